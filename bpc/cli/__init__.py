@@ -1,0 +1,1 @@
+"""The command line: thin commands over `bpc.api`; only here do errors become text."""

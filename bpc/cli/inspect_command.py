@@ -1,0 +1,64 @@
+"""`bpc inspect SPEC [KERNEL]`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from bpc.cli.options import output_options, spec_options
+from bpc.cli.output import Results, emit_json, scaled, show, table
+from bpc.types import format_bytes
+
+_HEADER = ("#", "kernel", "from", "launches", "read", "write", "FLOPs")
+
+
+@click.command("inspect", short_help="List kernels, or show one.")
+@spec_options
+@click.argument("kernel", required=False)
+@output_options
+def inspect_command(
+    spec: str,
+    kernel: str | None,
+    as_json: bool,
+    quiet: bool,
+    **wishes: Any,
+) -> None:
+    """List the kernels of SPEC with their bytes and FLOPs, or show the source of one KERNEL."""
+    from bpc import api
+
+    net = api.compile(spec, **wishes)
+    results = net.inspect(kernel)
+    if as_json:
+        emit_json("inspect", True, results)
+    elif kernel is not None:
+        show(str(results["source"]).rstrip("\n"))
+    else:
+        for line in format_results(results, quiet):
+            show(line)
+
+
+def format_results(results: Results, quiet: bool) -> list[str]:
+    """One line a kernel, and what a step adds up to."""
+    kernels: Sequence[Results] = results["kernels"]
+    if quiet:
+        return [str(kernel["name"]) for kernel in kernels]
+    rows = [_format_kernel(number, kernel) for number, kernel in enumerate(kernels, 1)]
+    moved = sum(
+        kernel["launches"] * (kernel["bytes_read"] + kernel["bytes_written"]) for kernel in kernels
+    )
+    summary = f"{results['launches_per_step']} launches a step; {format_bytes(moved)} moved"
+    return [*table(_HEADER, rows, left=(1, 2)), summary]
+
+
+def _format_kernel(number: int, kernel: Results) -> Sequence[str]:
+    return (
+        str(number),
+        str(kernel["name"]),
+        str(kernel.get("from", "")),
+        str(kernel["launches"]),
+        format_bytes(kernel["bytes_read"]),
+        format_bytes(kernel["bytes_written"]),
+        scaled(kernel["flops"]),
+    )

@@ -1,0 +1,139 @@
+"""The command `bpc`. This is the one place where errors become text and exit codes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from bpc import __version__
+from bpc.cli.compile_command import compile_command
+from bpc.cli.inspect_command import inspect_command
+from bpc.cli.output import emit_json, tell
+from bpc.cli.plan_command import plan_command
+from bpc.cli.train_command import train_command
+from bpc.errors import BpcError, BudgetError, Interrupted, NonFiniteError
+
+FAULT, INTERRUPTED = 1, 130
+BAD_USAGE = "BPC0002"
+ONE_LINE = "BPC0003"  # what the system or the user did, which has no place in a spec
+
+Report = Callable[[str, BpcError], None]
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="bpc")
+def cli() -> None:
+    """Compile a YAML description of a network into one planned, readable training program."""
+
+
+cli.add_command(train_command)
+cli.add_command(compile_command)
+cli.add_command(plan_command)
+cli.add_command(inspect_command)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the value is the exit code.
+
+    0 done, 1 the input or a check is at fault, 2 wrong usage, 3 no plan fits, 4 stopped by
+    non-finite numbers, 130 interrupted.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    report = _report_json if "--json" in words else _report_text
+    command = next((word for word in words if word in cli.commands), "")
+    try:
+        return _guard(words, command, report)
+    except OSError as error:
+        # Saying it failed too: standard output is full, or its reader has gone.
+        if error.errno != errno.EPIPE:
+            tell(f"bpc: {error.strerror}")
+        return _let_go_of_stdout()
+
+
+def _guard(words: list[str], command: str, report: Report) -> int:
+    """Run and turn what a user can act on into a report and an exit code."""
+    try:
+        code = _run(words)
+        # What is still buffered is written here, so that a full disk shows while it can be said.
+        sys.stdout.flush()
+    except BpcError as error:
+        report(command, error)
+        code = error.exit_code
+    except click.ClickException as error:
+        _report_usage(command, error, report)
+        code = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        report(command, Interrupted.at(ONE_LINE, "interrupted", None))
+        code = INTERRUPTED
+    except OSError as error:
+        if error.errno != errno.EPIPE:
+            subject = f"{error.filename}: " if error.filename else ""
+            report(command, BpcError.at(ONE_LINE, f"{subject}{error.strerror or error}", None))
+        code = _let_go_of_stdout()
+    return code
+
+
+def _run(words: list[str]) -> int:
+    code = cli.main(args=words, prog_name="bpc", standalone_mode=False)
+    return code if isinstance(code, int) else 0
+
+
+def _let_go_of_stdout() -> int:
+    """Python flushes once more on its way out and would complain about what cannot be written."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return FAULT
+
+
+def _report_usage(command: str, error: click.ClickException, report: Report) -> None:
+    if report is _report_json:
+        report(command, BpcError.at(BAD_USAGE, error.format_message(), None))
+    else:
+        error.show()
+
+
+def _report_text(command: str, error: BpcError) -> None:
+    first = error.diagnostics[0]
+    if first.code == ONE_LINE:
+        tell(f"bpc: {first.message}")
+        return
+    # Only a failing command needs to know how diagnostics look.
+    from bpc.report.diagnostics import read_line_of_file, render_diagnostics
+
+    tell(render_diagnostics(error.diagnostics, read_line_of_file))
+
+
+def _report_json(command: str, error: BpcError) -> None:
+    errors = [item.to_json() for item in error.diagnostics]
+    emit_json(command, False, {"errors": errors, **_particulars(error)})
+
+
+def _particulars(error: BpcError) -> dict[str, Any]:
+    """What an error knows beyond its diagnostics."""
+    if isinstance(error, BudgetError):
+        return {
+            "budget_bytes": error.budget_bytes,
+            "least_feasible_bytes": error.least_feasible_bytes,
+            "alive": [
+                {"name": item.name, "bytes": item.nbytes, "kind": item.kind} for item in error.alive
+            ],
+        }
+    if isinstance(error, NonFiniteError):
+        return {
+            "node": error.node,
+            "step": error.step,
+            "element": list(error.element),
+            "value": error.value,
+        }
+    return {}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

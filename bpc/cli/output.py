@@ -1,0 +1,102 @@
+"""How results reach a person or a program: stdout for results, stderr for progress."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import click
+
+SCHEMA_VERSION = 1
+
+Results = Mapping[str, Any]
+
+
+def emit_json(command: str, ok: bool, facts: Results) -> None:
+    """Print the one object that `--json` promises."""
+    whole = {"schema_version": SCHEMA_VERSION, "command": command, "ok": ok, **facts}
+    click.echo(json.dumps(_plain(whole), indent=2, allow_nan=False))
+
+
+def _plain(value: object) -> object:
+    """The same data without what JSON lacks: inf and nan become text, tuples lists."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(item) for item in value]
+    return value
+
+
+def show(text: str) -> None:
+    """Print a line of a result."""
+    click.echo(text)
+
+
+def tell(text: str) -> None:
+    """Print a line about what is going on, which is no result."""
+    click.echo(text, err=True)
+
+
+def uses_colour(stream: Any) -> bool:
+    """Whether a stream is a terminal that wants colour (NO_COLOR is obeyed)."""
+    return not os.environ.get("NO_COLOR") and bool(stream.isatty())
+
+
+def stdout_width() -> int:
+    """Columns of the terminal; unlimited where lines go to a file or another program."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 1_000_000
+
+
+def table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], left: Iterable[int] = ()
+) -> list[str]:
+    """Lines of aligned columns, to the right except for those in `left`, cut to the terminal."""
+    cells = [list(header), *(list(row) for row in rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    to_left = set(left)
+    lines = []
+    for row in cells:
+        aligned = (
+            text.ljust(width) if i in to_left else text.rjust(width)
+            for i, (text, width) in enumerate(zip(row, widths, strict=True))
+        )
+        lines.append(shorten("  " + "  ".join(aligned).rstrip(), stdout_width()))
+    return lines
+
+
+def shorten(text: str, width: int) -> str:
+    """The text, cut with an ellipsis where it is wider than `width`."""
+    return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
+
+
+def count(number: int) -> str:
+    """`1,048,576`."""
+    return f"{number:,}"
+
+
+def scaled(number: float) -> str:
+    """`51.4M`: a number of operations, to three digits."""
+    for factor, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= factor:
+            return f"{number / factor:.3g}{unit}"
+    return f"{number:.0f}"
+
+
+def bar(share: float, width: int = 8) -> str:
+    """A horizontal bar for a share of 0 to 1, in eighths of a column."""
+    eighths = round(min(max(share, 0.0), 1.0) * width * 8)
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
+def place(value: object) -> str:
+    """`file:line:column` from a span as plain data, or nothing."""
+    if not isinstance(value, Mapping):
+        return str(value) if value else ""
+    return f"{value['file']}:{value['line']}:{value['column']}"

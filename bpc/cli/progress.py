@@ -1,0 +1,147 @@
+"""What a person sees while a network trains: a table of evaluations, and a bar on a terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from bpc.cli.output import bar, show, uses_colour
+from bpc.types import format_bytes
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+_REFRESH_SECONDS = 0.1
+_HEADER = " epoch    step     train     valid     acc        lr       |g|        ms"
+
+
+class SilentProgress:
+    """Says nothing: for `--json` and `--quiet`."""
+
+    def on_start(self, facts: Mapping[str, Any]) -> None:
+        """Called once, before the first step."""
+
+    def on_step(self, step: int, total: int, loss: float | None) -> None:
+        """Called after each step; `loss` is None where the host has not read it yet."""
+
+    def on_evaluation(self, row: Mapping[str, Any]) -> None:
+        """Called after each evaluation."""
+
+    def close(self) -> None:
+        """Called at the end, however it comes."""
+
+
+class TableProgress(SilentProgress):
+    """One line an evaluation on stdout; between them a bar on stderr if that is a terminal."""
+
+    def __init__(self) -> None:
+        self._bar = StepBar() if sys.stderr.isatty() else None
+
+    def on_start(self, facts: Mapping[str, Any]) -> None:
+        """Say what runs where and how large it is."""
+        show(format_start(facts))
+        show(_HEADER)
+
+    def on_step(self, step: int, total: int, loss: float | None) -> None:
+        """Move the bar."""
+        if self._bar:
+            self._bar.move(step, total, loss)
+
+    def on_evaluation(self, row: Mapping[str, Any]) -> None:
+        """Print the line of one evaluation."""
+        if self._bar:
+            self._bar.hide()
+        show(format_evaluation(row))
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._bar:
+            self._bar.hide()
+
+
+class StepBar:
+    """A bar drawn by the calling thread alone: a drawing thread would disturb the pinned team."""
+
+    def __init__(self) -> None:
+        self._progress: Progress | None = None
+        self._drawn = 0.0
+
+    def move(self, step: int, total: int, loss: float | None) -> None:
+        """Draw the bar, at most ten times a second."""
+        now = time.monotonic()
+        if now - self._drawn < _REFRESH_SECONDS:
+            return
+        self._drawn = now
+        progress = self._shown()
+        text = "" if loss is None else f"loss {loss:.4g}"
+        progress.update(progress.task_ids[0], completed=step, total=total, loss=text)
+        progress.refresh()
+
+    def hide(self) -> None:
+        """Remove the bar from the terminal; the next move draws it again."""
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+    def _shown(self) -> Progress:
+        if self._progress is None:
+            self._progress = _make_bar()
+            self._progress.start()
+        return self._progress
+
+
+def _make_bar() -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    progress = Progress(
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[loss]}"),
+        console=Console(stderr=True, no_color=not uses_colour(sys.stderr)),
+        auto_refresh=False,
+        transient=True,
+    )
+    progress.add_task("steps", total=None, loss="")
+    return progress
+
+
+def format_start(facts: Mapping[str, Any]) -> str:
+    """`digits-mlp   2,410 parameters   fp32   cpu (2 threads)   plan 1.42 MiB, budget none`."""
+    budget = facts.get("budget_bytes")
+    where = str(facts["device"])
+    if facts.get("threads"):
+        where += f" ({facts['threads']} thread{'' if facts['threads'] == 1 else 's'})"
+    return "   ".join(
+        (
+            str(facts["name"]),
+            f"{facts['parameters']:,} parameters",
+            str(facts["precision"]),
+            where,
+            f"plan {format_bytes(facts['planned_peak_bytes'])}, "
+            f"budget {format_bytes(budget) if budget else 'none'}",
+        )
+    )
+
+
+def format_evaluation(row: Mapping[str, Any]) -> str:
+    """One line of the table; what a row does not know stays empty."""
+    accuracy = row.get("test_accuracy")
+    columns = (
+        f"{row['epoch']:6d}",
+        f"{row['step']:6d}",
+        _number(row.get("train_loss"), "8.4f"),
+        _number(row.get("test_loss"), "8.4f"),
+        " " * 6 if accuracy is None else f"{100 * accuracy:5.1f}%",
+        _number(row.get("lr"), "8.1e"),
+        _number(row.get("gradient_norm"), "8.3g"),
+        _number(row.get("step_ms"), "8.3f"),
+        "" if accuracy is None else bar(accuracy),
+    )
+    return "  ".join(columns).rstrip()
+
+
+def _number(value: float | None, form: str) -> str:
+    return " " * int(form.split(".")[0]) if value is None else format(value, form)

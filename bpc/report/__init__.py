@@ -1,0 +1,1 @@
+"""Reports: facts that other parts found, as text for people."""

@@ -1,0 +1,1 @@
+"""What runs a program: NumPy (`reference`) or compiled C++ (`cpu`)."""

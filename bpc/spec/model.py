@@ -1,0 +1,164 @@
+"""What a spec says once it is read: frozen, resolved, every part with its place in the file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from bpc.errors import Span
+
+Origin = Span | Literal["default"]
+
+
+@dataclass(frozen=True, slots=True)
+class InitSpec:
+    """How a parameter starts: `kind` is a row of `INITS`, or `values` for a literal array.
+
+    `values` has one option, `values`: numbers in nested tuples, a rectangle.
+    """
+
+    kind: str
+    options: Mapping[str, object]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class DataSpec:
+    """Where examples come from. `options` are those of the source, defaults filled in.
+
+    For `synthetic`, `options["inputs"]` maps each input's name to its shape without the batch.
+    `inputs` names the inputs that the model can read, the default one first.
+    """
+
+    source: str
+    batch: int
+    shuffle: bool
+    options: Mapping[str, object]
+    inputs: tuple[str, ...]
+    spans: Mapping[str, Span]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterSpec:
+    """A weight that the spec declares by name, to be used by several layers."""
+
+    name: str
+    shape: tuple[int, ...]
+    init: InitSpec
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionSpec:
+    """An element-wise function. `span` is the place of the formula's first character."""
+
+    name: str
+    formula: str
+    arguments: tuple[str, ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpec:
+    """One layer after expansion.
+
+    `name` is local to `scope` (`query` in `blocks.3.attention`). `inputs` are full names of
+    layers, names of data inputs, or names of declared parameters. `spans` holds the options that
+    were written; the others have their default. `named`: the user chose the name.
+    """
+
+    op: str
+    name: str
+    scope: str
+    inputs: tuple[str, ...]
+    options: Mapping[str, object]
+    spans: Mapping[str, Span]
+    span: Span
+    named: bool
+
+    @property
+    def full_name(self) -> str:
+        """The name with its scope: `blocks.3.attention.query`."""
+        return f"{self.scope}.{self.name}" if self.scope else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class LossSpec:
+    """The loss. `inputs` are the predictions; targets come from the data."""
+
+    op: str
+    name: str
+    options: Mapping[str, object]
+    spans: Mapping[str, Span]
+    span: Span
+    inputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerSpec:
+    """The optimizer and its options without the learning rate, which is `TrainSpec.lr`."""
+
+    kind: str
+    options: Mapping[str, object]
+    spans: Mapping[str, Span]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleSpec:
+    """How the learning rate goes on after warmup; `final` is the share of lr left at the end."""
+
+    kind: str
+    final: float
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class LossScaleSpec:
+    """Dynamic loss scaling for fp16: where the scale starts and how it moves."""
+
+    start: float = 65536.0
+    growth_interval: int = 2000
+    backoff: float = 0.5
+    growth: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class TrainSpec:
+    """How training runs. With both `epochs` and `steps`, whichever ends first ends the run."""
+
+    epochs: float | None
+    steps: int | None
+    precision: str
+    optimizer: OptimizerSpec
+    lr: float
+    clip: float | None
+    warmup_steps: int
+    schedule: ScheduleSpec
+    accumulate: int
+    memory_bytes: int | None
+    loss_scale: LossScaleSpec
+    nonfinite: str
+    log_every: int | None
+    eval_every: int | None
+    spans: Mapping[str, Span]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A whole spec, resolved. `origins` maps `train.lr` and its like to where the value is from."""
+
+    path: str
+    name: str
+    seed: int
+    data: DataSpec
+    parameters: tuple[ParameterSpec, ...]
+    functions: tuple[FunctionSpec, ...]
+    layers: tuple[LayerSpec, ...]
+    loss: LossSpec
+    train: TrainSpec
+    origins: Mapping[str, Origin]
+    span: Span

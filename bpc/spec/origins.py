@@ -1,0 +1,61 @@
+"""Where every resolved value comes from: a place in a file, the command line, or a default."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from bpc.errors import Span
+from bpc.spec.model import Origin, Spec
+from bpc.spec.yamlnodes import Items, Node, Table
+
+
+def find_origins(spec: Spec, root: Table) -> Spec:
+    """The spec with `origins` filled in.
+
+    Keys are dotted: `train.lr`, `data.batch`, `model.<full name of a layer>.<option>`,
+    `loss.<option>`, `train.optimizer.<option>`.
+    """
+    origins: dict[str, Origin] = {}
+    for key in ("name", "seed"):
+        node = root.get(key)
+        origins[key] = node.span if node is not None else "default"
+    _add(origins, "data", dict.fromkeys(("source", "batch", "shuffle")), spec.data.spans)
+    _add(origins, "data", spec.data.options, spec.data.spans)
+    for layer in spec.layers:
+        _add(origins, f"model.{layer.full_name}", layer.options, layer.spans)
+    _add(origins, "loss", spec.loss.options, spec.loss.spans)
+    _add_train(origins, spec, root.get("train"))
+    return replace(spec, origins=origins)
+
+
+def _add(
+    origins: dict[str, Origin], path: str, values: Mapping[str, object], spans: Mapping[str, Span]
+) -> None:
+    for name in values:
+        origins[f"{path}.{name}"] = spans.get(name, "default")
+
+
+def _add_train(origins: dict[str, Origin], spec: Spec, node: Node | None) -> None:
+    train = spec.train
+    written = _leaves(node, "train")
+    defaults = (
+        *(f"train.{key}" for key in ("epochs", "steps", "precision", "accumulate", "memory")),
+        *(f"train.{key}" for key in ("nonfinite", "log_every", "eval_every", "schedule")),
+        *("train.clip.global_norm", "train.warmup.steps", "train.optimizer"),
+        *(f"train.loss_scale.{key}" for key in ("start", "growth_interval", "backoff", "growth")),
+    )
+    for key in defaults:
+        origins[key] = written.get(key, "default")
+    for key, place in (("optimizer", train.optimizer.span), ("schedule", train.schedule.span)):
+        if key in train.spans:
+            origins[f"train.{key}"] = place
+    _add(origins, "train.optimizer", train.optimizer.options, train.optimizer.spans)
+    origins["train.lr"] = train.spans.get("lr", "default")
+
+
+def _leaves(node: Node | None, path: str) -> dict[str, Span]:
+    if isinstance(node, Table):
+        inner = [_leaves(entry.value, f"{path}.{entry.key}") for entry in node.entries]
+        return {key: span for found in inner for key, span in found.items()}
+    return {path: node.span} if node is not None and not isinstance(node, Items) else {}

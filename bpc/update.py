@@ -1,0 +1,497 @@
+"""The two training graphs: `micro_step` (loss and gradients) and `update` (clip, scale, step).
+
+Everything that moves a number is a node: schedule, unscaling, norm, clipping, the check for
+inf and NaN, moments, weights and their low-precision copies. A window whose gradients are not
+finite is skipped whole: neither weights nor moments nor counters of updates move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import pi
+from typing import Any
+
+from bpc.autodiff import differentiate
+from bpc.expr import (
+    Call,
+    Const,
+    Expr,
+    Var,
+    clip,
+    cos,
+    eq,
+    ge,
+    gt,
+    isfinite,
+    maximum,
+    minimum,
+    select,
+    sqrt,
+    square,
+)
+from bpc.ir import Builder, Graph, Init, State, Value, retain, verify
+from bpc.ops import OPS
+from bpc.spec.model import Spec
+from bpc.types import F64, I64, PRECISIONS, DType, LayerSchema, Option, compute_type
+
+CLIP_EPSILON = 1e-6  # added to the norm before dividing, as PyTorch's clip_grad_norm_ does
+
+REAL_CONTROL = ("scale", "divisor", "base_lr", "warmup", "total", "final", "lr", "norm")
+WHOLE_CONTROL = ("seed", "window", "first_row", "updates", "good", "found_inf")
+
+_LR = Option("lr", "float", None, minimum=0.0, help="learning rate; `train.lr` is the same")
+_DECAY = Option("weight_decay", "float", 0.0, minimum=0.0)
+_BETAS = (
+    Option("beta1", "float", 0.9, minimum=0.0, maximum=1.0),
+    Option("beta2", "float", 0.999, minimum=0.0, maximum=1.0),
+    Option("eps", "float", 1e-8, minimum=0.0, help="added to the root after bias correction"),
+)
+OPTIMIZERS: Mapping[str, LayerSchema] = {
+    "sgd": LayerSchema(
+        "sgd", (_LR, Option("momentum", "float", 0.0, minimum=0.0), _DECAY), shorthand="lr"
+    ),
+    "adam": LayerSchema("adam", (_LR, *_BETAS, _DECAY), shorthand="lr"),
+    "adamw": LayerSchema(
+        "adamw", (_LR, *_BETAS, replace(_DECAY, default=0.01)), shorthand="lr"
+    ),
+}
+
+
+def control_states(spec: Spec) -> tuple[State, ...]:
+    """The control block: scalars that a call reads and the next one may find changed."""
+    reals = [State(Value(f"control.{n}", F64, ()), "control", _zero(), spec.span) for n in REAL_CONTROL]
+    whole = [
+        State(Value(f"control.{n}", I64, ()), "control", _zero(), spec.span) for n in WHOLE_CONTROL
+    ]
+    sums = [
+        State(Value(f"control.{n}", F64, ()), "control", _zero(), spec.span)
+        for n in ("loss", "weight")
+    ]
+    return (*reals, *whole, *sums)
+
+
+def _zero() -> Init:
+    return Init("zeros")
+
+
+def gradient_name(parameter: str) -> str:
+    """The state that holds a parameter's gradient between `micro_step` and `update`."""
+    return f"grad.{parameter}"
+
+
+def master_name(parameter: str, storage: DType) -> str:
+    """The full-precision copy of a parameter: itself, unless it is stored in 16 bits."""
+    return f"master.{parameter}" if storage.bits < 32 else parameter
+
+
+def norm_name(parameter: str) -> str:
+    """The state that holds a parameter's unscaled gradient norm."""
+    return f"norm.{parameter}"
+
+
+def parameters_of(graph: Graph) -> tuple[State, ...]:
+    """The trained tensors of a graph, in the order in which the spec made them."""
+    return tuple(state for state in graph.states if state.kind == "parameter")
+
+
+# -- loss and gradients ---------------------------------------------------------------------------
+
+
+def build_micro_step(forward: Graph, spec: Spec, add: bool = False) -> Graph:
+    """The forward graph with the gradients of all parameters.
+
+    The loss is a sum; its gradient starts from scale / divisor, where the divisor is the number
+    of terms that the window will have, so that no gradient waits for the last micro-batch.
+
+    Args:
+        forward: a training graph with outputs loss and weight.
+        spec: the spec it came from.
+        add: add to the gradients, loss and weight that are there, instead of replacing them.
+    """
+    parameters = parameters_of(forward)
+    storage = PRECISIONS[spec.train.precision]
+    graph = _with_states(forward, spec, parameters, storage)
+    loss, weight = forward.output("loss"), forward.output("weight")
+    b = Builder.on(OPS, graph, spec.loss.span)
+    b.scope, b.phase = "loss", "backward"
+    scale, divisor = (b.values[f"control.{name}"] for name in ("scale", "divisor"))
+    real = compute_type(storage).name
+    ratio = Var("scale") / Var("divisor")
+    seed = b.add(
+        "map",
+        scale,
+        divisor,
+        name="loss.seed",
+        expr=ratio,
+        arguments=("scale", "divisor"),
+        dtype=real,
+    )
+    seeded = replace(graph, nodes=(*graph.nodes, b.nodes[-1]), outputs=(*graph.outputs, ("seed", seed.name)))
+    done = differentiate(seeded, {loss: seed.name}, [state.name for state in parameters])
+    joint = replace(done.graph, outputs=graph.outputs[:1])
+    return _finish_micro_step(joint, spec, parameters, done.gradients, (loss, weight), add)
+
+
+def _with_states(
+    forward: Graph, spec: Spec, parameters: Sequence[State], storage: DType
+) -> Graph:
+    """The graph with the whole control block and one gradient state per parameter."""
+    control = control_states(spec)
+    names = {state.name for state in control}
+    others = [state for state in forward.states if state.name not in names]
+    gradients = [
+        State(
+            Value(gradient_name(state.name), state.value.dtype, state.value.shape),
+            "gradient",
+            _zero(),
+            state.span,
+        )
+        for state in parameters
+    ]
+    return replace(forward, states=(*others, *control, *gradients))
+
+
+def _finish_micro_step(
+    graph: Graph,
+    spec: Spec,
+    parameters: Sequence[State],
+    gradients: Mapping[str, str | None],
+    sums: tuple[str, str],
+    add: bool,
+) -> Graph:
+    b = Builder.on(OPS, graph, spec.loss.span)
+    updates = []
+    for state in parameters:
+        here = replace(b, span=state.span, scope=state.name.rsplit(".", 1)[0], phase="backward")
+        target = here.values[gradient_name(state.name)]
+        made = gradients[state.name]
+        value = here.values[made] if made else _zeros(here, target)
+        if add:
+            value = here.add("add", target, value, name=f"sum_{state.name}")
+        elif any(value.name == other for _, other in updates):
+            value = _copy(here, value)
+        updates.append((target.name, value.name))
+    for name, made in zip(("loss", "weight"), sums, strict=True):
+        state_value, value = b.values[f"control.{name}"], b.values[made]
+        if add:
+            value = b.add("add", state_value, value, name=f"sum_{name}")
+        updates.append((state_value.name, value.name))
+    joint = replace(graph, name="micro_step", nodes=tuple(b.nodes), updates=tuple(updates))
+    return verify(retain(replace(joint, outputs=())), OPS)
+
+
+def _zeros(b: Builder, like: Value) -> Value:
+    """A parameter that the loss does not depend on has gradient zero."""
+    attrs: dict[str, Any] = {"dtype": like.dtype.name, "shape": like.shape}
+    return b.add("map", name=f"d_{like.name}", expr=Const(0.0), arguments=(), **attrs)
+
+
+def _copy(b: Builder, value: Value) -> Value:
+    return b.add("map", value, name=value.name, expr=Var("x"), arguments=("x",))
+
+
+# -- clip, scale, step ----------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Update:
+    """Builds the update graph; scalars are f64, tensors keep their type."""
+
+    spec: Spec
+    b: Builder
+    real: str
+    states: list[State]
+    updates: list[tuple[str, str]] = field(default_factory=list)
+
+    def scalar(self, name: str, expr: Expr, dtype: str = "f64", **operands: Value) -> Value:
+        """A scalar from scalars."""
+        names = tuple(operands)
+        values = operands.values()
+        return self.b.add("map", *values, name=name, expr=expr, arguments=names, dtype=dtype)
+
+    def control(self, name: str) -> Value:
+        """The control value at entry."""
+        return self.b.values[f"control.{name}"]
+
+    def write(self, state: str, value: Value) -> None:
+        """Make `value` the next version of a state."""
+        self.updates.append((state, value.name))
+
+    def declare(self, name: str, like: Value, kind: str, dtype: DType, init: Init) -> Value:
+        """A further state of the shape of `like`."""
+        value = self.b.declare(Value(name, dtype, like.shape))
+        self.states.append(State(value, kind, init, self.b.span))
+        return value
+
+
+def build_update(forward: Graph, spec: Spec) -> Graph:
+    """The graph that turns accumulated gradients into new weights, once per window."""
+    storage = PRECISIONS[spec.train.precision]
+    parameters = parameters_of(forward)
+    base = _with_states(forward, spec, parameters, storage)
+    kept = [state for state in base.states if state.kind != "buffer"]
+    span = spec.train.optimizer.span
+    b = Builder(OPS, span, scope="update", phase="update")
+    for state in kept:
+        b.declare(state.value)
+    real = compute_type(storage)
+    make = _Update(spec, b, real.name, list(kept))
+    found, factor = _norm_and_clip(make, parameters)
+    rates = _schedule(make, found)
+    if spec.train.precision == "fp16":
+        _scale(make, found)
+    for state in parameters:
+        make.b = replace(b, span=state.span, scope=state.name)
+        _step(make, state, storage, found, factor, rates)
+    graph = Graph("update", (), tuple(make.states), tuple(b.nodes), (), tuple(make.updates))
+    return verify(retain(graph), OPS)
+
+
+def _norm_and_clip(make: _Update, parameters: Sequence[State]) -> tuple[Value, Value]:
+    """(found, factor): 1 where any gradient is not finite, and what gradients are multiplied by.
+
+    The norm is that of the unscaled gradients, summed in f64, so that neither squares of large
+    numbers overflow nor squares of small ones vanish. Clipping: factor min(1, clip / norm).
+    """
+    b = make.b
+    weight, scale, divisor = (make.control(name) for name in ("weight", "scale", "divisor"))
+    unscale = make.scalar(
+        "unscale",
+        select(gt(Var("w"), 0), Var("d") / (Var("w") * Var("s")), 0),
+        d=divisor,
+        w=weight,
+        s=scale,
+    )
+    total: Value | None = None
+    for state in parameters:
+        g = b.values[gradient_name(state.name)]
+        here = replace(b, span=state.span, scope=state.name)
+        squares = here.add(
+            "map",
+            g,
+            name=f"square.{state.name}",
+            expr=square(Var("g")),
+            arguments=("g",),
+            dtype="f64",
+        )
+        axes = tuple(range(len(g.shape)))
+        part = here.add("sum", squares, name=f"squares.{state.name}", axes=axes, dtype="f64")
+        norm = here.add(
+            "map",
+            part,
+            unscale,
+            name=f"norm2.{state.name}",
+            expr=sqrt(Var("q")) * Var("u"),
+            arguments=("q", "u"),
+            dtype="f64",
+        )
+        metric = make.declare(norm_name(state.name), unscale, "metric", F64, _zero())
+        make.write(metric.name, norm)
+        total = part if total is None else b.add("add", total, part, name="squares")
+    assert total is not None, "a network without parameters has no update"
+    norm = make.scalar("norm", sqrt(Var("q")) * Var("u"), q=total, u=unscale)
+    make.write("control.norm", norm)
+    found = make.scalar("found", select(isfinite(Var("q")), 0, 1), "i64", q=total)
+    make.write("control.found_inf", found)
+    limit = make.spec.train.clip
+    if limit is None:
+        factor = make.scalar("factor", Var("u"), make.real, u=unscale)
+    else:
+        share = minimum(Const(1.0), Const(float(limit)) / (Var("n") + Const(CLIP_EPSILON)))
+        factor = make.scalar("factor", Var("u") * share, make.real, u=unscale, n=norm)
+    return found, factor
+
+
+def _schedule(make: _Update, found: Value) -> dict[str, Value]:
+    """Learning rate of this update, counted from 1, and the next values of the counters."""
+    t = Var("t")
+    updates = make.control("updates")
+    following = make.scalar("update.number", t + 1, "i64", t=updates)
+    names = ("base_lr", "warmup", "total", "final")
+    values = {name: make.control(name) for name in names}
+    warm = minimum(Const(1.0), t / maximum(Var("warmup"), 1))
+    share: Expr = warm
+    if make.spec.train.schedule.kind == "cosine":
+        span = maximum(Var("total") - Var("warmup"), 1)
+        progress = clip((t - 1 - Var("warmup")) / span, 0, 1)
+        wave = Const(0.5) * (1 + cos(Const(pi) * progress))
+        share = warm * (Var("final") + (1 - Var("final")) * wave)
+    used = {name: values[name] for name in names if name in ("base_lr", "warmup")}
+    if make.spec.train.schedule.kind == "cosine":
+        used = values
+    lr = make.scalar("lr", Var("base_lr") * share, t=following, **used)
+    make.write("control.lr", lr)
+    moved = make.scalar(
+        "updates", select(Var("f"), Var("t"), Var("n")), "i64", f=found, t=updates, n=following
+    )
+    make.write("control.updates", moved)
+    window = make.scalar("window", Var("w") + 1, "i64", w=make.control("window"))
+    make.write("control.window", window)
+    return {"lr": lr, "t": following}
+
+
+def _scale(make: _Update, found: Value) -> None:
+    """Dynamic loss scaling: back off after a bad window, grow after enough good ones.
+
+    Source: mixed precision training, Micikevicius et al. 2017 (arXiv:1710.03740).
+    """
+    settings = make.spec.train.loss_scale
+    scale, good = make.control("scale"), make.control("good")
+    count = Var("g") + 1
+    full = ge(count, settings.growth_interval)
+    grown = select(full, Var("s") * settings.growth, Var("s"))
+    following = select(Var("f"), Var("s") * settings.backoff, grown)
+    make.write("control.scale", make.scalar("scale", following, f=found, s=scale, g=good))
+    kept = select(Var("f"), 0, select(full, 0, count))
+    make.write("control.good", make.scalar("good", kept, "i64", f=found, g=good))
+
+
+def _step(
+    make: _Update,
+    state: State,
+    storage: DType,
+    found: Value,
+    factor: Value,
+    rates: dict[str, Value],
+) -> None:
+    """New master weight, moments and low-precision copy of one parameter."""
+    g = make.b.values[gradient_name(state.name)]
+    master = make.b.values[state.name]
+    if storage.bits < 32:
+        name = master_name(state.name, storage)
+        master = make.declare(name, state.value, "master", compute_type(storage), state.init)
+    rule = _sgd if make.spec.train.optimizer.kind == "sgd" else _adam
+    moved = rule(make, state, master, g, factor, found, rates)
+    make.write(master.name, moved)
+    if storage.bits < 32:
+        rounded = make.b.add(
+            "map",
+            moved,
+            name=f"next.{state.name}",
+            expr=Var("w"),
+            arguments=("w",),
+            dtype=storage.name,
+        )
+        make.write(state.name, rounded)
+
+
+def _tensor(make: _Update, name: str, expr: Expr, **operands: Value) -> Value:
+    """A map over the elements of a parameter."""
+    names = tuple(operands)
+    values = operands.values()
+    return make.b.add("map", *values, name=name, expr=expr, arguments=names, dtype=make.real)
+
+
+def _decays(state: State) -> bool:
+    """Decoupled decay leaves vectors alone: biases, and scales and shifts of norms."""
+    return len(state.value.shape) > 1
+
+
+def _sgd(
+    make: _Update,
+    state: State,
+    master: Value,
+    g: Value,
+    factor: Value,
+    found: Value,
+    rates: dict[str, Value],
+) -> Value:
+    """w - lr (momentum * buffer + g)."""
+    options = make.spec.train.optimizer.options
+    momentum, decay = float(str(options["momentum"])), float(str(options["weight_decay"]))
+    grad: Expr = Var("g") * Var("k")
+    if decay:
+        grad = grad + decay * Var("w")
+    lr = _cast(make, "lr.rate", Var("lr"), lr=rates["lr"])
+    operands = {"w": master, "g": g, "k": factor, "f": found}
+    if not momentum:
+        stepped = select(Var("f"), Var("w"), Var("w") - Var("lr") * grad)
+        return _tensor(make, f"next.{master.name}", stepped, **operands, lr=lr)
+    real = master.dtype
+    buffer = make.declare(f"momentum.{state.name}", master, "moment", real, _zero())
+    kept = select(Var("f"), Var("m"), momentum * Var("m") + grad)
+    used = operands if decay else {key: operands[key] for key in ("g", "k", "f")}
+    moved = _tensor(make, f"next.{buffer.name}", kept, **used, m=buffer)
+    make.write(buffer.name, moved)
+    stepped = select(Var("f"), Var("w"), Var("w") - Var("lr") * Var("m"))
+    return _tensor(make, f"next.{master.name}", stepped, w=master, f=found, lr=lr, m=moved)
+
+
+def _cast(make: _Update, name: str, expr: Expr, **operands: Value) -> Value:
+    """A scalar in the type that tensors compute in; made once."""
+    known = make.b.values.get(name)
+    here = make.b
+    make.b = replace(here, span=make.spec.train.optimizer.span, scope="update")
+    value = known or make.scalar(name, expr, make.real, **operands)
+    make.b = here
+    return value
+
+
+def _adam(
+    make: _Update,
+    state: State,
+    master: Value,
+    g: Value,
+    factor: Value,
+    found: Value,
+    rates: dict[str, Value],
+) -> Value:
+    """Adam, with decay decoupled from the gradient for adamw.
+
+    m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2;
+    w = w (1 - lr decay) - lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + eps).
+
+    Source: Kingma and Ba 2014 (arXiv:1412.6980); Loshchilov and Hutter 2017 (arXiv:1711.05101).
+    """
+    options = {key: value for key, value in make.spec.train.optimizer.options.items()}
+    beta1, beta2, eps, decay = (
+        float(str(options[key])) for key in ("beta1", "beta2", "eps", "weight_decay")
+    )
+    decoupled = make.spec.train.optimizer.kind == "adamw"
+    real = master.dtype
+    moment = make.declare(f"m.{state.name}", master, "moment", real, _zero())
+    second = make.declare(f"v.{state.name}", master, "moment", real, _zero())
+    grad: Expr = Var("g") * Var("k")
+    operands = {"g": g, "k": factor}
+    if decay and not decoupled:
+        grad, operands = grad + decay * Var("w"), {**operands, "w": master}
+    gradient = _tensor(make, f"clipped.{state.name}", grad, **operands)
+    mean = beta1 * Var("m") + (1 - beta1) * Var("g")
+    moved = _tensor(
+        make, f"next.{moment.name}", select(Var("f"), Var("m"), mean), m=moment, g=gradient, f=found
+    )
+    variance = beta2 * Var("v") + (1 - beta2) * square(Var("g"))
+    spread = _tensor(
+        make,
+        f"next.{second.name}",
+        select(Var("f"), Var("v"), variance),
+        v=second,
+        g=gradient,
+        f=found,
+    )
+    make.write(moment.name, moved)
+    make.write(second.name, spread)
+    t = rates["t"]
+    step = _cast(
+        make, "step.size", Var("lr") / (1 - Const(beta1) ** Var("t")), lr=rates["lr"], t=t
+    )
+    root = _cast(make, "root.size", 1 / sqrt(1 - Const(beta2) ** Var("t")), t=t)
+    weight: Expr = Var("w")
+    operands = {"w": master, "m": moved, "v": spread, "s": step, "r": root, "f": found}
+    if decay and decoupled and _decays(state):
+        kept = _cast(make, "decay.kept", 1 - Var("lr") * decay, lr=rates["lr"])
+        weight, operands = Var("w") * Var("d"), {**operands, "d": kept}
+    change = Var("s") * Var("m") / (sqrt(Var("v")) * Var("r") + eps)
+    stepped = select(Var("f"), Var("w"), weight - change)
+    return _tensor(make, f"next.{master.name}", stepped, **operands)
+
+
+__all__ = [
+    "OPTIMIZERS",
+    "Call",
+    "build_micro_step",
+    "build_update",
+    "control_states",
+    "eq",
+]
