@@ -22,7 +22,9 @@ class Differentiated:
     gradients: Mapping[str, str | None]
 
 
-def differentiate(graph: Graph, seeds: Mapping[str, str | None], wrt: Sequence[str]) -> Differentiated:
+def differentiate(
+    graph: Graph, seeds: Mapping[str, str | None], wrt: Sequence[str]
+) -> Differentiated:
     """Append the nodes that compute d (sum of seed * value) / d w for every w in `wrt`.
 
     Args:
@@ -47,6 +49,7 @@ def differentiate(graph: Graph, seeds: Mapping[str, str | None], wrt: Sequence[s
         row = OPS[node.op]
         backward = rule if is_elementwise(node) else row.gradient
         if backward is None:
+            assert node.output.dtype.kind != "float", f"{node.op} has no derivative of its own"
             continue
         for name, gradient in zip(node.inputs, backward(here, node, results), strict=True):
             if gradient is not None and name in needed:
@@ -97,16 +100,15 @@ def _total(b: Builder, pending: dict[str, list[Value]], name: str) -> Value | No
 
 def _forward_first(graph: Graph, nodes: Sequence[Node]) -> tuple[Node, ...]:
     """Put conditions that the backward pass asked for right behind what they are made of."""
-    known = {node.name for node in graph.nodes}
+    order = {node.name: k for k, node in enumerate(graph.nodes)}
     makers = graph.producers()
     beside: dict[str | None, list[Node]] = {}
     rest = []
     for node in nodes:
-        if node.name in known or node.phase == "backward":
+        if node.name in order or node.phase == "backward":
             rest.append(node)
             continue
         after = [makers[name].name for name in node.inputs if name in makers]
-        order = {made.name: k for k, made in enumerate(graph.nodes)}
         last = max(after, key=lambda name: order[name], default=None)
         beside.setdefault(last, []).append(node)
     placed = list(beside.get(None, ()))
@@ -158,15 +160,15 @@ class _Choice:
             if name not in self.needed or self.values[name].dtype.kind != "float":
                 continue
             forms = gradient_forms(node, position)
-            costs = [(self._bytes(node, form), flops(form.factor), k) for k, form in enumerate(forms)]
-            best = min(costs)[2]
+            costs = [(self._bytes(node, form), flops(form.factor)) for form in forms]
+            best = costs.index(min(costs))
             self.chosen[node.name, position] = best
             self.kept |= self._reads(node, forms[best])
 
     def _reads(self, node: Node, form: GradientForm) -> set[str]:
         """Values that the form keeps, by the name of what holds their elements."""
-        named = dict(zip(scalar_form(node)[1], node.inputs, strict=True))
-        named["y"] = node.output.name
+        named = {"y": node.output.name}
+        named.update(zip(scalar_form(node)[1], node.inputs, strict=True))
         masks = {name for name, _ in form.masks}
         used = (named[name] for name in variables(form.factor) if name not in masks)
         return {self.roots.get(name, name) for name in used}

@@ -36,7 +36,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One operation. `scope` is the user's layer; a derived node names its `origin`."""
+    """One operation. `scope` is the user's layer; a derived node names its `origin` and `role`."""
 
     name: str
     op: str
@@ -47,6 +47,7 @@ class Node:
     scope: str
     origin: str | None = None
     phase: str = "forward"  # "forward" | "backward" | "update"
+    role: str = ""  # what the node is a part of: cross_entropy, relu_gradient, adam
 
     def attr(self, name: str, default: Any = None) -> Any:
         """The attribute `name`, or `default`."""
@@ -158,6 +159,7 @@ class Builder:
     scope: str = ""
     origin: str | None = None
     phase: str = "forward"
+    role: str = ""
     values: dict[str, Value] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
@@ -171,9 +173,16 @@ class Builder:
 
     def at(self, node: Node, phase: str | None = None) -> Builder:
         """The same growing graph, with new nodes derived from `node` and placed at its span."""
-        origin = node.name if phase is not None else node.origin
+        origin, role = node.origin, node.role
+        if phase is not None:
+            origin, role = node.name, f"{node.role or node.op}_gradient"
         return replace(
-            self, span=node.span, scope=node.scope, origin=origin, phase=phase or node.phase
+            self,
+            span=node.span,
+            scope=node.scope,
+            origin=origin,
+            phase=phase or node.phase,
+            role=role,
         )
 
     def unique(self, stem: str) -> str:
@@ -206,7 +215,16 @@ class Builder:
         operands = tuple(value.name for value in inputs)
         self.nodes.append(
             Node(
-                label, op, operands, outputs, packed, self.span, self.scope, self.origin, self.phase
+                label,
+                op,
+                operands,
+                outputs,
+                packed,
+                self.span,
+                self.scope,
+                self.origin,
+                self.phase,
+                self.role,
             )
         )
         self.values.update((value.name, value) for value in outputs)

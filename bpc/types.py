@@ -73,7 +73,9 @@ def elements(shape: Shape, rows: int) -> int:
 
 
 def nbytes(dtype: DType, shape: Shape, rows: int) -> int:
-    """Bytes of a dense tensor, the last byte of a `bit` tensor filled up."""
+    """Bytes of a dense tensor; each line of a `bit` tensor begins with a byte of its own."""
+    if dtype == BIT and shape:
+        return elements(shape[:-1], rows) * ((extent(shape[-1], rows) + 7) // 8)
     return (elements(shape, rows) * dtype.bits + 7) // 8
 
 

@@ -14,13 +14,11 @@ from typing import Any
 
 from bpc.autodiff import differentiate
 from bpc.expr import (
-    Call,
     Const,
     Expr,
     Var,
     clip,
     cos,
-    eq,
     ge,
     gt,
     isfinite,
@@ -60,15 +58,13 @@ OPTIMIZERS: Mapping[str, LayerSchema] = {
 
 def control_states(spec: Spec) -> tuple[State, ...]:
     """The control block: scalars that a call reads and the next one may find changed."""
-    reals = [State(Value(f"control.{n}", F64, ()), "control", _zero(), spec.span) for n in REAL_CONTROL]
-    whole = [
-        State(Value(f"control.{n}", I64, ()), "control", _zero(), spec.span) for n in WHOLE_CONTROL
-    ]
-    sums = [
-        State(Value(f"control.{n}", F64, ()), "control", _zero(), spec.span)
-        for n in ("loss", "weight")
-    ]
-    return (*reals, *whole, *sums)
+
+    def scalars(names: Sequence[str], dtype: DType) -> list[State]:
+        values = (Value(f"control.{name}", dtype, ()) for name in names)
+        return [State(value, "control", _zero(), spec.span) for value in values]
+
+    sums = scalars(("loss", "weight"), F64)
+    return (*scalars(REAL_CONTROL, F64), *scalars(WHOLE_CONTROL, I64), *sums)
 
 
 def _zero() -> Init:
@@ -127,7 +123,8 @@ def build_micro_step(forward: Graph, spec: Spec, add: bool = False) -> Graph:
         arguments=("scale", "divisor"),
         dtype=real,
     )
-    seeded = replace(graph, nodes=(*graph.nodes, b.nodes[-1]), outputs=(*graph.outputs, ("seed", seed.name)))
+    outputs = (*graph.outputs, ("seed", seed.name))
+    seeded = replace(graph, nodes=(*graph.nodes, b.nodes[-1]), outputs=outputs)
     done = differentiate(seeded, {loss: seed.name}, [state.name for state in parameters])
     joint = replace(done.graph, outputs=graph.outputs[:1])
     return _finish_micro_step(joint, spec, parameters, done.gradients, (loss, weight), add)
@@ -161,7 +158,7 @@ def _finish_micro_step(
     add: bool,
 ) -> Graph:
     b = Builder.on(OPS, graph, spec.loss.span)
-    updates = []
+    updates: list[tuple[str, str]] = []
     for state in parameters:
         here = replace(b, span=state.span, scope=state.name.rsplit(".", 1)[0], phase="backward")
         target = here.values[gradient_name(state.name)]
@@ -232,7 +229,7 @@ def build_update(forward: Graph, spec: Spec) -> Graph:
     base = _with_states(forward, spec, parameters, storage)
     kept = [state for state in base.states if state.kind != "buffer"]
     span = spec.train.optimizer.span
-    b = Builder(OPS, span, scope="update", phase="update")
+    b = Builder(OPS, span, scope="update", phase="update", role="control")
     for state in kept:
         b.declare(state.value)
     real = compute_type(storage)
@@ -242,7 +239,7 @@ def build_update(forward: Graph, spec: Spec) -> Graph:
     if spec.train.precision == "fp16":
         _scale(make, found)
     for state in parameters:
-        make.b = replace(b, span=state.span, scope=state.name)
+        make.b = replace(b, span=state.span, scope=state.name, role=spec.train.optimizer.kind)
         _step(make, state, storage, found, factor, rates)
     graph = Graph("update", (), tuple(make.states), tuple(b.nodes), (), tuple(make.updates))
     return verify(retain(graph), OPS)
@@ -266,7 +263,7 @@ def _norm_and_clip(make: _Update, parameters: Sequence[State]) -> tuple[Value, V
     total: Value | None = None
     for state in parameters:
         g = b.values[gradient_name(state.name)]
-        here = replace(b, span=state.span, scope=state.name)
+        here = replace(b, span=state.span, scope=state.name, role="norm")
         squares = here.add(
             "map",
             g,
@@ -320,7 +317,7 @@ def _schedule(make: _Update, found: Value) -> dict[str, Value]:
     used = {name: values[name] for name in names if name in ("base_lr", "warmup")}
     if make.spec.train.schedule.kind == "cosine":
         used = values
-    lr = make.scalar("lr", Var("base_lr") * share, t=following, **used)
+    lr = make.scalar("lr", Var("base_lr") * share, "f64", t=following, **used)
     make.write("control.lr", lr)
     moved = make.scalar(
         "updates", select(Var("f"), Var("t"), Var("n")), "i64", f=found, t=updates, n=following
@@ -422,7 +419,7 @@ def _cast(make: _Update, name: str, expr: Expr, **operands: Value) -> Value:
     """A scalar in the type that tensors compute in; made once."""
     known = make.b.values.get(name)
     here = make.b
-    make.b = replace(here, span=make.spec.train.optimizer.span, scope="update")
+    make.b = replace(here, span=make.spec.train.optimizer.span, scope="update", role="control")
     value = known or make.scalar(name, expr, make.real, **operands)
     make.b = here
     return value
@@ -486,12 +483,3 @@ def _adam(
     stepped = select(Var("f"), Var("w"), weight - change)
     return _tensor(make, f"next.{master.name}", stepped, **operands)
 
-
-__all__ = [
-    "OPTIMIZERS",
-    "Call",
-    "build_micro_step",
-    "build_update",
-    "control_states",
-    "eq",
-]

@@ -31,14 +31,17 @@ PLACES: dict[str, tuple[tuple[str, ...], set[str]]] = {
     "ops": (("bpc.ops",), {*SCALARS, "ir", "kernel"}),
     "spec": (("bpc.spec", "bpc.data.__init__", "bpc.data.describe"), LEAVES),
     "derivation": (
-        ("bpc.lower", "bpc.autodiff", "bpc.update", "bpc.passes"),
+        (
+            *("bpc.lower", "bpc.autodiff", "bpc.update", "bpc.passes"),
+            *("bpc.entries", "bpc.gradients"),
+        ),
         {*SCALARS, "ir", "kernel", "ops", "spec"},
     ),
     "plan": (("bpc.plan",), GRAPH),
     "codegen": (("bpc.codegen",), {*GRAPH, "plan"}),
     "runtime": (("bpc.runtime",), CODE),
     "loop": (("bpc.train", "bpc.data", "bpc.diagnose", "bpc.report"), {*CODE, "runtime"}),
-    "api": (("bpc.api",), LOOP),
+    "api": (("bpc.api", "bpc.arrays"), LOOP),
     "cli": (("bpc.cli",), {*LOOP, "api", "package"}),
 }
 

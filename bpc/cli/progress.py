@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from bpc.cli.output import bar, show, uses_colour
+from bpc.cli.output import bar, show, tell, uses_colour
 from bpc.types import format_bytes
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ class SilentProgress:
 
     def on_evaluation(self, row: Mapping[str, Any]) -> None:
         """Called after each evaluation."""
+
+    def on_note(self, text: str) -> None:
+        """Called with something worth knowing at once, such as a skipped step."""
 
     def close(self) -> None:
         """Called at the end, however it comes."""
@@ -54,6 +57,12 @@ class TableProgress(SilentProgress):
         if self._bar:
             self._bar.hide()
         show(format_evaluation(row))
+
+    def on_note(self, text: str) -> None:
+        """Print the note on stderr, where it does not disturb the table."""
+        if self._bar:
+            self._bar.hide()
+        tell(f"note: {text}")
 
     def close(self) -> None:
         """Take the bar away."""

@@ -16,7 +16,12 @@ MOST_NOTES = 3
 
 @click.command("train", short_help="Train a network and report.")
 @spec_options
-@click.option("--steps", type=click.IntRange(min=1), metavar="N", help="Stop after N steps.")
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Run N steps, in place of train.epochs and train.steps.",
+)
 @click.option("--run-dir", type=click.Path(), metavar="DIR", help="Where to keep the run.")
 @output_options
 def train_command(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -14,11 +14,13 @@ from bpc.expr import (
     Const,
     Expr,
     Var,
+    as_expr,
     derivative,
     evaluate,
     flops,
     gradient_product,
     is_bool,
+    may_be_singular,
     substitute,
     variables,
 )
@@ -77,7 +79,9 @@ class LayerContext(Protocol):
     def init(self, option: str, default: str, fan_in: int, fan_out: int) -> Init:
         """The initialiser that the spec gives under `option`, or the default one."""
 
-    def fault(self, code: str, message: str, option: str | None = None, help: str = "") -> SpecError:
+    def fault(
+        self, code: str, message: str, option: str | None = None, help: str = ""
+    ) -> SpecError:
         """An error at the layer, or at one of its options."""
 
     def state(self, name: str) -> Value:
@@ -221,7 +225,7 @@ def infer_elementwise(op: Op | None) -> Callable[[Sequence[Value], Attrs], tuple
     """Shape rule of an element-wise row; conditions give `bit` results."""
 
     def infer(operands: Sequence[Value], attrs: Attrs) -> tuple[Result, ...]:
-        body = op.body if op else dict(attrs)["expr"]
+        body: Expr = op.body if op and op.body is not None else dict(attrs)["expr"]
         named = dict(attrs).get("shape")
         shape = named if named is not None else broadcast_dims([v.shape for v in operands])
         return ((BIT if is_bool(body) else result_type(operands, attrs), shape),)
@@ -292,15 +296,20 @@ def _operand_gradient(
     target = b.values[node.inputs[position]]
     if target.dtype.kind != "float":
         return None
-    form = choose(node, position, gradient_forms(node, position))
+    forms = gradient_forms(node, position)
+    form = choose(node, position, forms)
     if form.factor == Const(0.0):
         return None
-    product = _scale(Var("g"), form.factor)
-    if product == Var("g") and g.dtype == target.dtype:
+    arguments = scalar_form(node)[1]
+    symbol = Var(_unused("g", arguments))
+    hidden = form is not forms[0] and may_be_singular(forms[0].factor)
+    product = _scale(symbol, form.factor, hidden)
+    if product == symbol and g.dtype == target.dtype:
         return sum_to(b, g, target.shape)
-    operands = {"g": g, "y": b.values[node.output.name]}
-    operands.update(zip(scalar_form(node)[1], (b.values[n] for n in node.inputs), strict=True))
+    operands = {"y": b.values[node.output.name]}
+    operands.update(zip(arguments, (b.values[name] for name in node.inputs), strict=True))
     operands.update((name, _mask(b, node, condition)) for name, condition in form.masks)
+    operands[symbol.name] = g
     used = variables(product)
     made = b.add(
         "map",
@@ -313,14 +322,26 @@ def _operand_gradient(
     return sum_to(b, made, target.shape)
 
 
-def _scale(g: Expr, factor: Expr) -> Expr:
-    """g * factor with a choice on the outside, so that a branch not taken gives exactly 0."""
+def _unused(stem: str, names: Sequence[str]) -> str:
+    """A name for the gradient that no operand has: a backward node has an operand g itself."""
+    while stem in names:
+        stem += "_"
+    return stem
+
+
+def _scale(g: Expr, factor: Expr, hidden: bool) -> Expr:
+    """g * factor with a choice on the outside, so that a branch not taken gives exactly 0.
+
+    `hidden`: the derivative can be infinite, though `factor`, written with y, does not show it;
+    then too the product is exactly 0 where g is 0.
+    """
     if isinstance(factor, Call) and factor.function == "select":
         condition, first, second = factor.arguments
-        return Call("select", (condition, _scale(g, first), _scale(g, second)))
-    if factor == Const(0.0):
-        return factor
-    return gradient_product(g, factor)
+        parts = (_scale(g, first, hidden), _scale(g, second, hidden))
+        return Call("select", (condition, *parts))
+    if isinstance(factor, Const):
+        return factor if factor == Const(0.0) else gradient_product(g, factor)
+    return Call("masked_mul", (g, factor)) if hidden else gradient_product(g, factor)
 
 
 def _mask(b: Builder, node: Node, condition: Expr) -> Value:
@@ -329,7 +350,8 @@ def _mask(b: Builder, node: Node, condition: Expr) -> Value:
     used = variables(condition)
     inputs = tuple(named[name] for name in used)
     for other in b.nodes:
-        if other.op == "map" and other.inputs == inputs and other.attr("expr") == condition:
+        same = other.op == "map" and other.inputs == inputs and other.attr("arguments") == used
+        if same and other.attr("expr") == condition:
             return other.output
     forward = b.at(node)
     operands = [b.values[name] for name in inputs]
@@ -401,7 +423,7 @@ def elementwise(
 def _check_agreement(op: Op, argument: str, form: Expr) -> None:
     """Compare a given derivative with the derived one at sample points away from kinks."""
     assert op.body is not None
-    constants = {p.name: Const(p.default) for p in op.parameters}
+    constants = {p.name: as_expr(cast(float, p.default)) for p in op.parameters}
     body, given = substitute(op.body, constants), substitute(form, constants)
     samples = np.linspace(-3.1, 3.3, 23)
     shifts = {name: np.roll(samples, 5 * k) for k, name in enumerate(op.arguments)}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bpc.expr import Call, Const, Expr, Var
+from bpc.expr import Call, Const, Expr, Var, absolute, maximum, softplus
 from bpc.ir import Attrs, Builder, Node, Result, Value
 from bpc.ops.base import OPS, Arrays, LayerContext, Op, RunContext, ShapeFault
 from bpc.ops.primitive import Gradients, Values
@@ -90,10 +90,28 @@ def _columns(b: Builder, logits: Value, target: Value, stem: str) -> tuple[Value
 
 
 def _gradient_cross_entropy(b: Builder, node: Node, results: Sequence[Value | None]) -> Gradients:
-    """dx = g (softmax(x) - (1 - e) onehot - e / c) for rows that count, 0 for the others."""
-    grad = results[0]
-    if grad is None:
-        return None, None
+    """dx = g (softmax(x) - (1 - e) onehot - e / c) for rows that count, 0 for the others.
+
+    A gradient of the log-sum-exp itself, as second derivatives have one, adds itself * softmax(x).
+    """
+    parts = [
+        _gradient_of_terms(b, node, results[0]) if results[0] else None,
+        _gradient_of_lse(b, node, results[2]) if results[2] else None,
+    ]
+    found = [part for part in parts if part]
+    if len(found) == 2:
+        return b.add("add", *found, name=f"d_{node.inputs[0]}"), None
+    return (found[0] if found else None), None
+
+
+def _gradient_of_lse(b: Builder, node: Node, grad: Value) -> Value:
+    logits, lse = b.values[node.inputs[0]], b.values[node.outputs[2].name]
+    name, kind = f"d_{logits.name}", logits.dtype.name
+    expr, names = g * Call("exp", (x - lse_,)), ("x", "l", "g")
+    return b.add("map", logits, lse, grad, name=name, expr=expr, arguments=names, dtype=kind)
+
+
+def _gradient_of_terms(b: Builder, node: Node, grad: Value) -> Value:
     logits, target = (b.values[name] for name in node.inputs)
     lse, stem = b.values[node.outputs[2].name], node.name
     column, rows = _columns(b, logits, target, stem)
@@ -110,7 +128,7 @@ def _gradient_cross_entropy(b: Builder, node: Node, results: Sequence[Value | No
     operands = (logits, lse, grad, column, rows)
     names = ("x", "l", "g", "u", "t")
     name, kind = f"d_{logits.name}", logits.dtype.name
-    return b.add("map", *operands, name=name, expr=expr, arguments=names, dtype=kind), None
+    return b.add("map", *operands, name=name, expr=expr, arguments=names, dtype=kind)
 
 
 def _expand_cross_entropy(b: Builder, node: Node) -> tuple[Value, ...]:
@@ -249,6 +267,7 @@ _register_terms("mse", Call("square", (x - t,)), "mean of the squared difference
 _register_terms("l1", Call("abs", (x - t,)), "mean of the absolute differences")
 _register_terms(
     "bce_with_logits",
-    Call("softplus", (x,)) - x * t,
+    # max(x, 0) - x t + log(1 + exp(-|x|)): no digit is lost where the score is far from 0
+    (maximum(x, 0.0) - x * t) + softplus(-absolute(x)),
     "binary cross-entropy of scores against targets in [0, 1]",
 )

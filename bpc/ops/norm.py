@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from bpc.expr import Call, Const, Var
+from bpc.expr import Call, Const, Expr, Var, substitute, variables
 from bpc.ir import Attrs, Builder, Init, Node, Result, Value
 from bpc.ops.base import OPS, Arrays, LayerContext, Op, RunContext, ShapeFault, static_count
 from bpc.ops.primitive import Gradients, Values
@@ -45,14 +45,46 @@ def _reference_layernorm(node: Node, operands: Sequence[np.ndarray], run: RunCon
 
 
 def _gradient_layernorm(b: Builder, node: Node, results: Sequence[Value | None]) -> Gradients:
+    """The gradients through the result, and what second derivatives send through the statistics."""
+    of_result: Gradients = (None,) * 3
+    if results[0]:
+        of_result = _gradient_of_result(b, node, results[0])
+    dx, *rest = of_result
+    for expr, gradient in zip(_STATISTICS, results[1:], strict=True):
+        if gradient:
+            part = _gradient_of_statistic(b, node, gradient, expr)
+            dx = b.add("add", dx, part, name=f"d_{node.inputs[0]}") if dx else part
+    return (dx, *rest)
+
+
+_STATISTICS = (g / s, -(g * (r * r) * (r * (x - m))) / s)
+"""What a gradient g of the mean, and of r = 1 / standard deviation, adds to dx; s elements."""
+
+
+def _gradient_of_statistic(b: Builder, node: Node, gradient: Value, expr: Expr) -> Value:
+    value, gamma = (b.values[name] for name in node.inputs[:2])
+    count = static_count(value.shape, _axes(value, gamma))
+    assert count is not None
+    named = {"g": gradient, "x": value}
+    named.update(zip("mr", (b.values[output.name] for output in node.outputs[1:]), strict=True))
+    expr = substitute(expr, {"s": Const(float(count))})
+    used = variables(expr)
+    return b.add(
+        "map",
+        *(named[name] for name in used),
+        name=f"d_{value.name}",
+        expr=expr,
+        arguments=used,
+        dtype=value.dtype.name,
+        shape=value.shape,
+    )
+
+
+def _gradient_of_result(b: Builder, node: Node, grad: Value) -> Gradients:
     """With h = (x - mean) r and q = g gamma: dx = r (q - mean(q) - h mean(q h)).
 
-    dgamma = sum of g h, dbeta = sum of g, over all rows. The statistics themselves take no
-    gradient from outside: they are not a user's values.
+    dgamma = sum of g h, dbeta = sum of g, over all rows.
     """
-    grad = results[0]
-    if grad is None:
-        return (None,) * 3
     value, gamma, beta = (b.values[name] for name in node.inputs)
     mean, inverse = (b.values[output.name] for output in node.outputs[1:])
     real, stem = compute_type(value.dtype).name, node.output.name

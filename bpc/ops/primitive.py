@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bpc.expr import Var
+from bpc.expr import Call, Const, Var
 from bpc.ir import Attrs, Builder, Node, Result, Value
 from bpc.kernel import CHUNK
 from bpc.ops.base import (
@@ -23,11 +23,13 @@ from bpc.ops.base import (
     sum_to,
 )
 from bpc.types import (
+    BIT,
     DTYPES,
     F64,
     I64,
     Rows,
     Shape,
+    compute_type,
     elements,
     extent,
     format_shape,
@@ -97,6 +99,12 @@ def _infer_reshape(operands: Values, attrs: Attrs) -> tuple[Result, ...]:
             f"{_size(value.shape)} elements against {_size(shape)}",
             option="shape",
         )
+    if value.dtype == BIT and value.shape[-1:] != shape[-1:]:
+        raise ShapeFault(
+            "conditions are stored line by line and keep their last axis",
+            "reshape the numbers before comparing them",
+            "shape",
+        )
     return ((value.dtype, shape),)
 
 
@@ -147,13 +155,27 @@ def _reference_reduce(node: Node, operands: Sequence[np.ndarray], run: RunContex
     if node.attr("kind") == "max":
         return (np.max(value, axis=axes, keepdims=True, initial=-np.inf),)
     real = np.float64 if node.attr("dtype") == F64.name else run.real
-    return (np.sum(value, axis=axes, keepdims=True, dtype=real),)
+    return (np.asarray(np.sum(value, axis=axes, keepdims=True, dtype=real)),)
 
 
 def _gradient_reduce(b: Builder, node: Node, results: Sequence[Value | None]) -> Gradients:
-    """A sum passes its gradient to every element that it added."""
-    assert node.attr("kind") == "sum", "the maximum has no gradient rule of its own"
-    return (broadcast_to(b, results[0], b.values[node.inputs[0]]),)
+    """A sum passes its gradient on; elements that are the largest together share it evenly."""
+    grad, source = results[0], b.values[node.inputs[0]]
+    if grad is None or node.attr("kind") == "sum":
+        return (broadcast_to(b, grad, source),)
+    top, stem, kind = b.values[node.output.name], node.output.name, source.dtype.name
+    is_top = Call("eq", (Var("x"), Var("m")))
+    hit = Call("select", (is_top, Const(1.0), Const(0.0)))
+    real = compute_type(source.dtype).name
+    hits = b.add(
+        "map", source, top, name=f"{stem}.hits", expr=hit, arguments=("x", "m"), dtype=real
+    )
+    options = {**dict(node.attrs), "kind": "sum", "dtype": real}
+    count = b.add(node.op, hits, name=f"{stem}.ties", **options)
+    share = Call("select", (is_top, Var("g") / Var("n"), Const(0.0)))
+    operands, names = (source, top, grad, count), ("x", "m", "g", "n")
+    name = f"d_{source.name}"
+    return (b.add("map", *operands, name=name, expr=share, arguments=names, dtype=kind),)
 
 
 def broadcast_to(b: Builder, g: Value | None, target: Value) -> Value | None:
@@ -201,6 +223,10 @@ def _reference_combine(node: Node, operands: Sequence[np.ndarray], run: RunConte
     return (np.asarray(operands[0].sum()),)
 
 
+def _gradient_combine(b: Builder, node: Node, results: Sequence[Value | None]) -> Gradients:
+    return (broadcast_to(b, results[0], b.values[node.inputs[0]]),)
+
+
 OPS.register(
     Op(
         "chunk_reduce",
@@ -211,7 +237,7 @@ OPS.register(
     )
 )
 OPS.register(
-    Op("combine", _infer_combine, _reference_combine, gradient=None, flops=_flops_reduce)
+    Op("combine", _infer_combine, _reference_combine, _gradient_combine, flops=_flops_reduce)
 )
 
 
@@ -265,7 +291,7 @@ def _gradient_gemm(b: Builder, node: Node, results: Sequence[Value | None]) -> G
 
 
 def _flops_gemm(node: Node, operands: Values, rows: int) -> int:
-    m, k = operands[0].shape[::-1] if node.attr("ta") else operands[0].shape
+    k = operands[0].shape[0 if node.attr("ta") else 1]
     return 2 * extent(k, rows) * elements(node.output.shape, rows)
 
 

@@ -1,4 +1,4 @@
-"""Element-wise rows: arithmetic, comparisons, activations. Gradients are derived from the bodies."""
+"""Element-wise rows: arithmetic, comparisons, activations; gradients are derived from bodies."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ _binary("div", a / b, "a / b")
 _binary("pow", a**b, "a to the power b; 0 to the power 0 is 1")
 _binary("max", maximum(a, b), "the larger; equal elements share the gradient evenly")
 _binary("min", minimum(a, b), "the smaller; equal elements share the gradient evenly")
-for _name, _sign in (("gt", ">"), ("ge", ">="), ("lt", "<"), ("le", "<="), ("eq", "="), ("ne", "!=")):
+_SIGNS = (("gt", ">"), ("ge", ">="), ("lt", "<"), ("le", "<="), ("eq", "="), ("ne", "!="))
+for _name, _sign in _SIGNS:
     _binary(_name, call(_name, a, b), f"whether a {_sign} b; no gradient")
 
 OPS.register(elementwise("where", select(c, a, b), ("c", "a", "b"), help="a where c, else b"))

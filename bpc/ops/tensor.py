@@ -9,7 +9,6 @@ import numpy as np
 
 from bpc.expr import Call, Const, Var
 from bpc.ir import Attrs, Builder, Node, Result, Value
-from bpc.kernel import CHUNK
 from bpc.ops.base import (
     OPS,
     Arrays,
@@ -66,7 +65,7 @@ def _infer_sum(operands: Values, attrs: Attrs) -> tuple[Result, ...]:
 def _reference_sum(node: Node, operands: Sequence[np.ndarray], run: RunContext) -> Arrays:
     axes, keep = tuple(node.attr("axes")), node.attr("keepdims", False)
     real = np.float64 if node.output.dtype.name == "f64" else run.real
-    return (np.sum(operands[0], axis=axes, keepdims=keep, dtype=real),)
+    return (np.asarray(np.sum(operands[0], axis=axes, keepdims=keep, dtype=real)),)
 
 
 def _gradient_sum(b: Builder, node: Node, results: Sequence[Value | None]) -> Gradients:
@@ -87,7 +86,7 @@ def _expand_sum(b: Builder, node: Node) -> tuple[Value, ...]:
     real = {"dtype": node.output.dtype.name, "kind": "sum"}
     axes = list(normalise_axes(node.attr("axes"), len(value.shape)))
     whole = static_count(value.shape, axes)
-    if len(axes) == len(value.shape) and whole is not None and whole > 2 * CHUNK:
+    if len(axes) == len(value.shape) and whole is not None:
         parts = b.add("chunk_reduce", value, name=f"{stem}.chunks", **real)
         total = b.add("combine", parts, name=stem if not node.output.shape else None, **real)
         if total.shape != node.output.shape:

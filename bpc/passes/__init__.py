@@ -7,12 +7,19 @@ from collections.abc import Callable
 from bpc.ir import Graph, verify
 from bpc.ops import OPS
 from bpc.passes.expand import expand
+from bpc.passes.finish import copy_shared_updates
 from bpc.passes.merge import merge_common
 from bpc.passes.views import drop_unused
 
 Pass = Callable[[Graph], Graph]
 
-PASSES: tuple[Pass, ...] = (drop_unused, expand, merge_common, drop_unused)
+PASSES: tuple[Pass, ...] = (
+    drop_unused,
+    expand,
+    merge_common,
+    copy_shared_updates,
+    drop_unused,
+)
 
 
 def run_passes(graph: Graph, passes: tuple[Pass, ...] = PASSES) -> Graph:

@@ -28,9 +28,7 @@ def _expand_once(graph: Graph) -> Graph:
             b.values.update((value.name, value) for value in node.outputs)
             continue
         b.taken.difference_update({node.name}, (value.name for value in node.outputs))
-        here = replace(
-            b, span=node.span, scope=node.scope, origin=node.origin or node.name, phase=node.phase
-        )
+        here = replace(b.at(node), origin=node.origin or node.name, role=node.role or node.op)
         made = rewrite(here, node)
         for wanted, got in zip(node.outputs, made, strict=True):
             assert wanted == got, f"{node.name}: expanded to {got}, expected {wanted}"

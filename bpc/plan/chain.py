@@ -6,7 +6,9 @@ unless k is saved already, one sweep starts at the last held value at or before 
 segments from there to k. Each but the last of a sweep either saves nothing and keeps or drops its
 input, or saves; the last saves. What is kept stays until the backward that reads it: an input held
 past its sweep, saved bytes, an output that its backward reads too. The output of a saved segment is
-held at least until the next segment is saved.
+held at least until the next segment is saved. An input that its backward reads may yet be dropped
+as the sweep saves the segment, if the sweep made it from an unsaved one; a later sweep, just before
+that backward, makes it again.
 
 Memory. A moment's bytes are the held values, the saved bytes, the gradient of the output of the
 segment whose backward comes next (of the last segment: not counted) and the bytes of the running
@@ -21,17 +23,27 @@ gradient of value i. Over all ways o to save and all cuts j, where a front plus 
 with every peak so much higher:
 
     C(i, k) = best of  save i by o, hold it;  C(i + 1, k) + held bytes;  backward of i
-              and      run i .. j - 1 unsaved; C(j, k) + bytes of value i;  C(i, j - 1)
+              and      run i .. j - 1 unsaved;  C(j, k) + bytes of value i;  C(i, j - 1)
+              and      run i .. j - 1 unsaved, save j by o, drop value j;
+                       C(j + 1, k) + bytes of value i and of o;  D(i, j, o)
+
+where D(i, j, o) is C(i, j) with segment j saved: only value j is to be made for its backward, and
+the saved bytes wait with the gradient. It obeys the same recursion and D(j, j, o) is the backward
+alone. Of the third line j = k is allowed, with nothing between the save and D.
 
 Fronts are exact: integers, pruned only where another point is no worse in both. Equal stretches of
-segments share one front. Source: the persistent schedules of Beaumont et al. 2019
-(arXiv:1911.13214), here with transients by segment, all budgets at once and several ways to save.
+segments share one front. Schedules outside the class (a held value dropped for a while and made
+again, a repetition earlier than its backward needs it) can be better on uneven chains. Source: the
+persistent schedules of Beaumont et al. 2019 (arXiv:1911.13214), here with transients by segment,
+all budgets at once, several ways to save, and inputs that are made again for a saved segment.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise, product
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,7 +73,7 @@ def pareto(segments: Sequence[Segment]) -> tuple[ChainPlan, ...]:
     See the module's text for the memory model and the class of plans.
     """
     fronts = _Fronts(tuple(segments))
-    front = fronts.front(0, len(segments) - 1, False)
+    front = fronts.front(fronts.whole)
     return tuple(
         ChainPlan(int(peak), int(cost), fronts)
         for peak, cost in zip(front.peaks, front.costs, strict=True)
@@ -84,23 +96,36 @@ class _Front:
 
     def cost_at(self, budgets: Ints) -> Ints:
         """Least cost for each budget, none of them below the least peak."""
-        return self.costs[np.searchsorted(self.peaks, budgets, side="right") - 1]
+        return self.costs[self.peaks.searchsorted(budgets, side="right") - 1]
+
+
+class _Stretch(NamedTuple):
+    """Segments `first` .. `last`, from holding value `first` to the gradient of that value.
+
+    `hold`: value `first` must survive it. `way`: -1, or the way in which segment `last` is saved
+    already without its input, which is all that the stretch has to make for that backward.
+    """
+
+    first: int
+    last: int
+    hold: bool = False
+    way: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class _Option:
     """One way through a stretch: `inner` runs above `above` held bytes, then `again` if any.
 
-    `least_bytes` is the peak of all that is outside the two inner stretches.
+    `least_bytes` is the peak of all that is outside these two. `way` is how the segment before
+    `inner` is saved, -1 if it is not.
     """
 
     least_bytes: int
     cost: int
     above: int
-    inner: tuple[int, int, bool] | None
-    again: tuple[int, int, bool] | None
-    cut: int  # first segment of the inner stretch if this is a cut, else -1
-    saving: int
+    inner: _Stretch | None
+    again: _Stretch | None
+    way: int
 
 
 class _Fronts:
@@ -109,23 +134,25 @@ class _Fronts:
     def __init__(self, segments: tuple[Segment, ...]):
         _check(segments)
         self.segments = segments
+        self.whole = _Stretch(0, len(segments) - 1)
         self.kinds = _number_kinds(segments)
+        self.detachable = [  # ways to save a segment whose input can be dropped and made again
+            [way for way, saving in enumerate(s.savings) if saving.needs_input] for s in segments
+        ]
         self.known: dict[tuple[object, ...], _Front] = {}
         self.holds = sorted({False, *(o.needs_output for s in segments for o in s.savings)})
         for length in range(1, len(segments) + 1):
             for first in range(len(segments) - length + 1):
-                for hold in self.holds:
-                    self._solve(first, first + length - 1, hold)
+                self._solve(first, first + length - 1)
 
-    def front(self, first: int, last: int, hold: bool) -> _Front:
-        """The front of a stretch; `hold`: its input must survive it."""
-        return self.known[self._key(first, last, hold)]
+    def front(self, stretch: _Stretch) -> _Front:
+        """The front of a stretch."""
+        return self.known[self._key(stretch)]
 
     def schedule(self, budget_bytes: int) -> tuple[Action, ...]:
         """The cheapest plan of the whole chain within a feasible budget, as actions."""
         done: list[Action] = []
-        todo: list[Action | tuple[int, int, bool, int]] = []
-        todo.append((0, len(self.segments) - 1, False, budget_bytes))
+        todo: list[Action | tuple[_Stretch, int]] = [(self.whole, budget_bytes)]
         while todo:
             item = todo.pop()
             if isinstance(item, Action):
@@ -134,100 +161,139 @@ class _Fronts:
                 todo.extend(reversed(self._expand(*item)))
         return tuple(done)
 
-    def _key(self, first: int, last: int, hold: bool) -> tuple[object, ...]:
-        return (hold, last == len(self.segments) - 1, *self.kinds[first : last + 1])
+    def _key(self, stretch: _Stretch) -> tuple[object, ...]:
+        first, last, hold, way = stretch
+        return (hold, way, last == self.whole.last, *self.kinds[first : last + 1])
 
-    def _gradient(self, last: int) -> int:
-        """Bytes of the gradient that a stretch waits for with its backward."""
-        return 0 if last == len(self.segments) - 1 else self.segments[last].gradient_bytes
+    def _waiting(self, stretch: _Stretch) -> int:
+        """Bytes that wait, from the start of a stretch, for the backward of its last segment."""
+        segment = self.segments[stretch.last]
+        gradient = 0 if stretch.last == self.whole.last else segment.gradient_bytes
+        if stretch.way < 0:
+            return gradient
+        saving = segment.savings[stretch.way]
+        output = segment.output_bytes if saving.needs_output else 0
+        return gradient + saving.saved_bytes + output
 
-    def _solve(self, first: int, last: int, hold: bool) -> None:
-        key = self._key(first, last, hold)
-        if key not in self.known:
-            options = self._options(first, last, hold)
-            self.known[key] = _merge([self._curve(option) for option in options])
+    def _solve(self, first: int, last: int) -> None:
+        for hold, way in product(self.holds, (*self.detachable[last], -1)):
+            stretch = _Stretch(first, last, hold, way)
+            key = self._key(stretch)
+            if key not in self.known:
+                self.known[key] = _merge([self._curve(o) for o in self._options(stretch)])
 
-    def _options(self, first: int, last: int, hold: bool) -> list[_Option]:
+    def _options(self, stretch: _Stretch) -> list[_Option]:
         """Every first decision of a stretch, in a fixed order."""
-        ways = range(len(self.segments[first].savings))
-        saves = [self._save(first, last, hold, way) for way in ways]
-        return saves + self._cuts(first, last, hold)
+        if stretch.first == stretch.last and stretch.way >= 0:
+            return [self._finish(stretch)]
+        ways = range(len(self.segments[stretch.first].savings))
+        return [self._save(stretch, way) for way in ways] + self._cuts(stretch)
 
-    def _save(self, first: int, last: int, hold: bool, way: int) -> _Option:
+    def _finish(self, stretch: _Stretch) -> _Option:
+        """The backward alone: the segment is saved and its input is there again."""
+        segment = self.segments[stretch.last]
+        held = segment.input_bytes + self._waiting(stretch)
+        peak = held + segment.savings[stretch.way].backward_peak_bytes
+        return _Option(peak, 0, 0, None, None, stretch.way)
+
+    def _save(self, stretch: _Stretch, way: int) -> _Option:
+        first, last, hold, _ = stretch
         segment = self.segments[first]
         saving = segment.savings[way]
         kept_input = segment.input_bytes if saving.needs_input or hold else 0
         kept_output = segment.output_bytes if saving.needs_output else 0
+        gradient = 0 if first == self.whole.last else segment.gradient_bytes
         held = kept_input + saving.saved_bytes
-        forward = segment.input_bytes + saving.forward_peak_bytes + self._gradient(last)
-        backward = held + kept_output + self._gradient(first) + saving.backward_peak_bytes
-        inner = (first + 1, last, saving.needs_output) if first < last else None
-        return _Option(max(forward, backward), saving.extra_cost, held, inner, None, -1, way)
+        forward = segment.input_bytes + saving.forward_peak_bytes + self._waiting(stretch)
+        backward = held + kept_output + gradient + saving.backward_peak_bytes
+        inner = stretch._replace(first=first + 1, hold=saving.needs_output)
+        peak = max(forward, backward)
+        return _Option(peak, saving.extra_cost, held, inner if first < last else None, None, way)
 
-    def _cuts(self, first: int, last: int, hold: bool) -> list[_Option]:
-        segments, gradient = self.segments, self._gradient(last)
+    def _cuts(self, stretch: _Stretch) -> list[_Option]:
+        """Run up to each cut unsaved; go on from there, or save one more without its input."""
+        first, last, hold, _ = stretch
+        segments, waiting = self.segments, self._waiting(stretch)
         held = segments[first].input_bytes
-        highest = segments[first].forward_peak_bytes
-        cost = 0
+        highest, cost = segments[first].forward_peak_bytes, 0
+        ways = self.detachable
         found: list[_Option] = []
         for cut in range(first + 1, last + 1):
             cost += segments[cut - 1].forward_cost
             if cut - 1 > first:
                 highest = max(highest, segments[cut - 1].dropping_peak_bytes)
-            again = (first, cut - 1, hold)
-            least = held + highest + gradient
-            found.append(_Option(least, cost, held, (cut, last, False), again, cut, -1))
+            least = held + highest + waiting
+            inner, again = _Stretch(cut, last, False, stretch.way), _Stretch(first, cut - 1, hold)
+            found.append(_Option(least, cost, held, inner, again, -1))
+            if cut < last or stretch.way < 0:
+                found.extend(self._detach(stretch, cut, way, least, cost) for way in ways[cut])
         return found
+
+    def _detach(self, stretch: _Stretch, cut: int, way: int, least: int, cost: int) -> _Option:
+        """Save the segment after a cut, drop its input and make that again for its backward."""
+        first, last, hold, _ = stretch
+        segment, saving = self.segments[cut], self.segments[cut].savings[way]
+        held = self.segments[first].input_bytes
+        peak = held + segment.input_bytes + saving.forward_peak_bytes + self._waiting(stretch)
+        inner = stretch._replace(first=cut + 1, hold=saving.needs_output) if cut < last else None
+        again = _Stretch(first, cut, hold, way)
+        work, above = cost + saving.extra_cost, held + saving.saved_bytes
+        return _Option(max(least, peak), work, above, inner, again, way)
 
     def _curve(self, option: _Option) -> tuple[Ints, Ints]:
         """Peaks and costs of all points that one option can reach (some of them dominated)."""
         fronts = []
         if option.inner:
-            fronts.append((self.front(*option.inner), option.above))
+            fronts.append((self.front(option.inner), option.above))
         if option.again:
-            fronts.append((self.front(*option.again), 0))
+            fronts.append((self.front(option.again), 0))
         if not fronts:
             return np.array([option.least_bytes]), np.array([option.cost])
         floor = max(option.least_bytes, *(int(f.peaks[0]) + above for f, above in fronts))
-        if len(fronts) == 1:
+        if len(fronts) == 1:  # one of the two stretches
             front, above = fronts[0]
-            first = int(np.searchsorted(front.peaks, floor - above, side="right")) - 1
+            first = int(front.peaks.searchsorted(floor - above, side="right")) - 1
             return np.maximum(front.peaks[first:] + above, floor), front.costs[first:] + option.cost
         (one, above), (two, _) = fronts
         peaks = np.concatenate((one.peaks + above, two.peaks))
         peaks.sort(kind="stable")
-        first = max(int(np.searchsorted(peaks, floor, side="right")) - 1, 0)
+        first = max(int(peaks.searchsorted(floor, side="right")) - 1, 0)
         peaks = np.maximum(peaks[first:], floor)
         return peaks, one.cost_at(peaks - above) + two.cost_at(peaks) + option.cost
 
-    def _expand(
-        self, first: int, last: int, hold: bool, budget: int
-    ) -> list[Action | tuple[int, int, bool, int]]:
+    def _expand(self, stretch: _Stretch, budget: int) -> list[Action | tuple[_Stretch, int]]:
         """The first decision of a stretch under a budget: actions and the stretches within."""
-        front = self.front(first, last, hold)
-        at = int(np.searchsorted(front.peaks, budget, side="right")) - 1
-        assert at >= 0, f"segments {first} to {last} do not fit {budget} bytes"
-        option = self._options(first, last, hold)[int(front.options[at])]
-        inner = [(*option.inner, budget - option.above)] if option.inner else []
+        front = self.front(stretch)
+        at = int(front.peaks.searchsorted(budget, side="right")) - 1
+        assert at >= 0, f"{stretch} does not fit {budget} bytes"
+        option = self._options(stretch)[int(front.options[at])]
+        inner = [(option.inner, budget - option.above)] if option.inner else []
         if option.again:
-            sweep = [
-                Action("forward", s, drops=() if s == first else (s,))
-                for s in range(first, option.cut)
-            ]
-            return [*sweep, *inner, (*option.again, budget)]
-        saving = self.segments[first].savings[option.saving]
-        keep = saving.needs_input or hold
-        early = () if keep else (first,)
+            return [*self._sweep(stretch.first, option), *inner, (option.again, budget)]
+        first = stretch.first
+        saving = self.segments[first].savings[option.way]
+        keep = saving.needs_input or stretch.hold
+        late: tuple[int, ...] = (first,) if keep and not stretch.hold else ()
+        late += (first + 1,) if saving.needs_output else ()
+        backward = Action("backward", first, late, option.way)
+        if first == stretch.last and stretch.way >= 0:
+            return [backward]
+        early: tuple[int, ...] = () if keep else (first,)
         if not inner and not saving.needs_output:
             early = (*early, first + 1)
-        late = ((first,) if keep and not hold else ()) + (
-            (first + 1,) if saving.needs_output else ()
-        )
-        return [
-            Action("forward_save", first, early, option.saving),
-            *inner,
-            Action("backward", first, late, option.saving),
-        ]
+        return [Action("forward_save", first, early, option.way), *inner, backward]
+
+    def _sweep(self, first: int, option: _Option) -> list[Action]:
+        """The forwards of a cut: unsaved, the input of the first of them held."""
+        assert option.again
+        saves = option.way >= 0
+        end = option.again.last + (not saves)
+        sweep = [Action("forward", s, () if s == first else (s,)) for s in range(first, end)]
+        if not saves:
+            return sweep
+        ends = option.inner is None and not self.segments[end].savings[option.way].needs_output
+        drops = (end, end + 1) if ends else (end,)
+        return [*sweep, Action("forward_save", end, drops, option.way)]
 
 
 def _merge(curves: list[tuple[Ints, Ints]]) -> _Front:
@@ -253,7 +319,7 @@ def _number_kinds(segments: Sequence[Segment]) -> tuple[int, ...]:
 
 def _check(segments: Sequence[Segment]) -> None:
     assert segments, "a chain has at least one segment"
-    for before, after in zip(segments, segments[1:], strict=False):
+    for before, after in pairwise(segments):
         assert before.output_bytes == after.input_bytes, f"{before.name} | {after.name}: bytes"
     work = sum(s.forward_cost + max(o.extra_cost for o in s.savings) for s in segments)
     assert work * (len(segments) + 1) < 2**62, "costs overflow 64 bits"

@@ -92,10 +92,11 @@ class _Problem:
 
 
 def _maximal_times(first: Ints, last: Ints) -> Ints:
-    """Of each run of begins before an end, the last begin: every live set is within one of these."""
+    """Of each run of begins before an end, the last: every live set is within one of these."""
     begins, ends = np.unique(first), np.unique(last)
     next_end = np.searchsorted(ends, begins)
-    return begins[np.append(next_end[1:] != next_end[:-1], True)]
+    chosen: Ints = begins[np.append(next_end[1:] != next_end[:-1], True)]
+    return chosen
 
 
 def _ranks(*keys: Ints) -> Ints:

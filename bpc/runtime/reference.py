@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -32,7 +32,7 @@ def storage_type(dtype: DType) -> np.dtype[Any]:
     if dtype == BF16:
         import ml_dtypes
 
-        return np.dtype(ml_dtypes.bfloat16)
+        return np.dtype(cast(type, ml_dtypes.bfloat16))
     names = {"f64": "f8", "f32": "f4", "f16": "f2", "i64": "i8", "i32": "i4", "bit": "u1"}
     return np.dtype(names[dtype.name])
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from bpc.errors import Collector, Span, SpecError
 from bpc.spec import codes
+from bpc.spec.found import describe
 from bpc.spec.model import FunctionSpec
-from bpc.spec.options import Scope, convert, describe, refuse_key
+from bpc.spec.options import Scope, convert, refuse_key
 from bpc.spec.schema import check_kind
 from bpc.spec.words import check_name, show
 from bpc.spec.yamlnodes import Entry, Items, Node, Scalar, Table, is_null

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from bpc.errors import Note, Span, SpecError
 from bpc.spec import codes
-from bpc.spec.options import check_dotted, describe
+from bpc.spec.found import describe
+from bpc.spec.options import check_dotted
 from bpc.spec.words import check_name, join, show, suggest
 from bpc.spec.yamlnodes import Entry, Items, Node, Scalar, Table, make_table
 
@@ -37,12 +38,12 @@ class LayerEntry:
     layers: Node | None
 
 
-def read_entry(node: Node, kinds: Iterable[str], keep: Container[tuple[str, str]]) -> LayerEntry:
+def read_entry(node: Node, kinds: Container[str], keep: Container[tuple[str, str]]) -> LayerEntry:
     """Take an entry apart.
 
     Args:
         node: `relu`, `{linear: 256}`, `{name: fc, linear: {out: 256}}` or a composite.
-        kinds: the layers, blocks and functions that exist.
+        kinds: the layers, blocks and functions that exist, and the composites.
         keep: pairs of kind and option, where `name` or `from` is an option of the layer's own.
 
     Raises:
@@ -54,7 +55,7 @@ def read_entry(node: Node, kinds: Iterable[str], keep: Container[tuple[str, str]
         message = f"an entry of a model is a layer, found {describe(node)}"
         help = "such as relu, or {linear: 256}"
         raise SpecError.at(codes.BAD_ENTRY, message, node.span, help=help)
-    main = _find_kind(node, (*kinds, *COMPOSITES))
+    main = _find_kind(node, kinds)
     allowed = (main.key, *_BESIDE, "layers") if main.key == "repeat" else (main.key, *_BESIDE)
     _refuse_others(node, allowed, main)
     body, inside = _split_body(main, keep)
@@ -71,7 +72,7 @@ def read_entry(node: Node, kinds: Iterable[str], keep: Container[tuple[str, str]
     )
 
 
-def _find_kind(node: Table, kinds: Sequence[str]) -> Entry:
+def _find_kind(node: Table, kinds: Container[str]) -> Entry:
     """The entry whose key says what the layer is."""
     others = [entry for entry in node.entries if entry.key not in _BESIDE]
     if not others:
@@ -92,9 +93,9 @@ def _find_kind(node: Table, kinds: Sequence[str]) -> Entry:
 def _refuse_others(node: Table, allowed: Sequence[str], main: Entry) -> None:
     for entry in node.entries:
         if entry.key not in allowed:
-            message = f"{show(entry.key)} cannot stand beside {main.key}"
+            message = f"{show(entry.key)} cannot stand beside {show(main.key)}"
             near = suggest(entry.key, allowed, listed=0)
-            help = near or f"options go inside: {{{main.key}: {{{entry.key[:20]}: ...}}}}"
+            help = near or f"options go inside: {{{main.key[:20]}: {{{entry.key[:20]}: ...}}}}"
             raise SpecError.at(codes.UNKNOWN_KEY, message, entry.key_span, help=help)
 
 

@@ -14,15 +14,17 @@ from bpc.errors import BpcError, Note, Span, SpecError
 from bpc.spec import codes
 from bpc.spec.blocks import Block
 from bpc.spec.entries import COMPOSITES, LayerEntry, read_entry
+from bpc.spec.found import describe
 from bpc.spec.model import FunctionSpec, LayerSpec
 from bpc.spec.names import Names, join_scope
-from bpc.spec.options import Options, Scope, convert, describe, read_options
+from bpc.spec.options import Options, Scope, convert, read_options
 from bpc.spec.words import show, suggest
 from bpc.spec.yamlnodes import Items, Node, is_null
 from bpc.types import LayerSchema, Option
 
 MOST_ENTRIES = 20_000
 _MOST_SCOPES = 32
+_MOST_FAULTS = 1000
 _COUNT = Option("repeat", "int", required=True, minimum=1, maximum=10_000)
 _SUM = "add"
 
@@ -36,8 +38,17 @@ class Vocabulary:
     functions: Mapping[str, FunctionSpec]
 
     def kinds(self) -> tuple[str, ...]:
-        """Every kind of entry, composites apart."""
-        return (*self.layers, *self.blocks, *self.functions)
+        """Every kind of entry."""
+        return (*self.layers, *self.blocks, *self.functions, *COMPOSITES)
+
+    def own_options(self) -> frozenset[tuple[str, str]]:
+        """Kinds with an option that is itself called `name` or `from`."""
+        return frozenset(
+            (schema.name, option.name)
+            for schema in self.layers.values()
+            for option in schema.options
+            if option.name in ("name", "from")
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +74,14 @@ def expand_model(
         first: the value that the first layer takes.
         scope: where faults go and which initialisers exist.
     """
-    expansion = _Expansion(vocabulary, names, scope)
+    kinds = frozenset(vocabulary.kinds())
+    expansion = _Expansion(vocabulary, names, scope, kinds, vocabulary.own_options())
     last = expansion.expand(model, _Frame(), first)
     return tuple(expansion.layers), last
 
 
 class _TooMany(Exception):
-    """The expansion grew beyond its limit; the fault is recorded already."""
+    """The expansion, or the number of its faults, grew beyond its limit; all is recorded."""
 
 
 @dataclass(slots=True)
@@ -77,6 +89,8 @@ class _Expansion:
     vocabulary: Vocabulary
     names: Names
     outer: Scope
+    kinds: frozenset[str]
+    own_options: frozenset[tuple[str, str]]
     layers: list[LayerSpec] = field(default_factory=list)
     entries: int = 0
 
@@ -98,26 +112,20 @@ class _Expansion:
 
     def _count(self, node: Node) -> None:
         self.entries += 1
+        if len(self.outer.errors.found) > _MOST_FAULTS:
+            raise _TooMany
         if self.entries > MOST_ENTRIES:
             message = f"the model expands to more than {MOST_ENTRIES:,} entries"
             self.outer.errors.add(codes.LIMIT, message, node.span)
             raise _TooMany
 
     def _expand_entry(self, node: Node, frame: _Frame, previous: str) -> str:
-        entry = read_entry(node, self.vocabulary.kinds(), self._own_options())
+        entry = read_entry(node, self.kinds, self.own_options)
         if entry.kind in COMPOSITES:
             return self._expand_composite(entry, frame, previous)
         if entry.kind in self.vocabulary.blocks:
             return self._expand_block(entry, frame, previous)
         return self._add_layer(entry, frame, previous)
-
-    def _own_options(self) -> frozenset[tuple[str, str]]:
-        return frozenset(
-            (schema.name, option.name)
-            for schema in self.vocabulary.layers.values()
-            for option in schema.options
-            if option.name in ("name", "from")
-        )
 
     # Layers
 
@@ -164,9 +172,8 @@ class _Expansion:
         return self.vocabulary.layers.get(kind)
 
     def _refuse_kind(self, entry: LayerEntry) -> None:
-        kinds = (*self.vocabulary.kinds(), *COMPOSITES)
         message = f"there is no layer {show(entry.kind)}"
-        help = suggest(entry.kind, kinds)
+        help = suggest(entry.kind, self.kinds)
         self.outer.errors.add(codes.UNKNOWN_LAYER, message, entry.kind_span, help=help)
 
     def _take_name(self, entry: LayerEntry, frame: _Frame, kind: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Set
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
@@ -13,14 +14,15 @@ from bpc.spec import schema as models
 from bpc.spec.blocks import Block, read_blocks, read_functions
 from bpc.spec.entries import COMPOSITES
 from bpc.spec.expand import Vocabulary, expand_model
+from bpc.spec.found import describe
 from bpc.spec.merge import Tree, apply_set, read_tree
 from bpc.spec.model import DataSpec, FunctionSpec, LayerSpec, ParameterSpec, Spec
 from bpc.spec.names import Names
-from bpc.spec.options import Scope, describe
+from bpc.spec.options import Scope
 from bpc.spec.origins import find_origins
 from bpc.spec.sections import read_data, read_loss, read_parameters, read_train
 from bpc.spec.words import show
-from bpc.spec.yamlnodes import Items, Scalar, is_null
+from bpc.spec.yamlnodes import Items, Scalar, Table, is_null
 from bpc.types import LayerSchema
 
 _TITLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
@@ -52,7 +54,7 @@ def load_spec(
     """
     errors = Collector()
     tree = read_tree(Path(path), str(path), text, errors)
-    misread = {item.span for item in errors.found}
+    misread = {str(item.span) for item in errors.found}
     tree = _apply_sets(tree, sets, {**layers, **losses, **optimizers}, errors)
     scope = Scope(errors)
     reader = _Reader(scope, tree, layers, losses, optimizers)
@@ -74,18 +76,19 @@ def _apply_sets(
     return Tree(root, tree.files)
 
 
-def _raise_if_any(errors: Collector, misread: Set[Span | None]) -> None:
+def _raise_if_any(errors: Collector, misread: Set[str]) -> None:
     """Raise what was found.
 
     A fault in a repeated layer counts once, and where the YAML itself is at fault (`misread`) only
     the first fault counts.
     """
     unique: dict[tuple[str, str, Span | None], Diagnostic] = {}
-    seen: set[Span | None] = set()
+    seen: set[str] = set()
     for item in errors.found:
-        if item.span in misread and item.span in seen:
+        place = str(item.span)
+        if place in misread and place in seen:
             continue
-        seen.add(item.span)
+        seen.add(place)
         unique.setdefault((item.code, item.message, item.span), item)
     found = Collector(list(unique.values()))
     try:
@@ -96,24 +99,25 @@ def _raise_if_any(errors: Collector, misread: Set[Span | None]) -> None:
         raise
 
 
+@dataclass(frozen=True, slots=True)
 class _Reader:
     """Reads section by section; a fault in one does not hide those of another."""
 
-    def __init__(
-        self,
-        scope: Scope,
-        tree: Tree,
-        layers: Mapping[str, LayerSchema],
-        losses: Mapping[str, LayerSchema],
-        optimizers: Mapping[str, LayerSchema],
-    ):
-        self.scope = scope
-        self.errors = scope.errors
-        self.tree = tree
-        self.root = tree.root
-        self.layers = layers
-        self.losses = losses
-        self.optimizers = optimizers
+    scope: Scope
+    tree: Tree
+    layers: Mapping[str, LayerSchema]
+    losses: Mapping[str, LayerSchema]
+    optimizers: Mapping[str, LayerSchema]
+
+    @property
+    def errors(self) -> Collector:
+        """Where faults go."""
+        return self.scope.errors
+
+    @property
+    def root(self) -> Table:
+        """The merged tree."""
+        return self.tree.root
 
     def read(self, path: str) -> Spec | None:
         """The spec, or None after recording faults."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from bpc.errors import BpcError, Collector, Span, SpecError
 from bpc.spec import codes
+from bpc.spec.found import check_finite, describe, number_help, read_array
 from bpc.spec.inits import INITS
 from bpc.spec.integers import compute, has_expression
 from bpc.spec.model import InitSpec
@@ -15,6 +16,8 @@ from bpc.spec.words import check_name, is_name, join, show, suggest
 from bpc.spec.yamlnodes import Entry, Items, Node, Scalar, Table, is_null, make_table
 from bpc.types import LayerSchema, Option
 
+# Looking for the nearest word takes time; nobody reads that many messages.
+_MOST_SUGGESTED = 500
 _OLD_BOOLEANS = {
     "yes": "true",
     "on": "true",
@@ -77,7 +80,9 @@ def refuse_key(errors: Collector, entry: Entry, known: Iterable[str], where: str
     """Record that a key does not exist, with the nearest one that does."""
     names = tuple(known)
     message = f"{where} has no option {show(entry.key)}"
-    help = suggest(entry.key, names) or ("it takes no options" if not names else None)
+    help = None
+    if len(errors.found) < _MOST_SUGGESTED:
+        help = suggest(entry.key, names) or ("it takes no options" if not names else None)
     errors.add(codes.UNKNOWN_KEY, message, entry.key_span, help=help)
 
 
@@ -180,32 +185,9 @@ _NEEDED = {
 }
 
 
-def describe(node: Node) -> str:
-    """What the user wrote, in words of YAML."""
-    if isinstance(node, Items):
-        return "a list"
-    if isinstance(node, Table):
-        return "a mapping"
-    if node.value is None:
-        return "nothing"
-    return f"the text {show(node.text)}" if isinstance(node.value, str) else node.text[:40]
-
-
 def _wrong(what: str, option: Option, node: Node, help: str | None = None) -> BpcError:
     message = f"{what} must be {_NEEDED[option.kind]}, found {describe(node)}"
     return SpecError.at(codes.WRONG_TYPE, message, node.span, help=help)
-
-
-def number_help(node: Node) -> str | None:
-    """What to do about text that was meant as a number or a truth value."""
-    if not isinstance(node, Scalar):
-        return None
-    bare = node.text.strip().replace("_", "").replace(",", "")
-    if isinstance(node.value, float) and node.value.is_integer() and abs(node.value) < 1e15:
-        return f"write {int(node.value)}"
-    if isinstance(node.value, str) and bare and all(c in "0123456789.eE+-" for c in bare):
-        return f"write {bare}, without quotes" if len(bare) < 40 else None
-    return None
 
 
 def _integer(scope: Scope, option: Option, node: Node, what: str) -> int:
@@ -226,15 +208,8 @@ def _number(scope: Scope, option: Option, node: Node, what: str) -> float:
             return float(compute(node.text, scope.values, node.text_span))
         if type(node.value) in (int, float):
             assert isinstance(node.value, int | float)
-            return _check_finite(float(node.value), node, what)
+            return check_finite(float(node.value), node, what)
     raise _wrong(what, option, node, number_help(node))
-
-
-def _check_finite(value: float, node: Node, what: str) -> float:
-    if math.isfinite(value):
-        return value
-    message = f"{what} must be a finite number, found {describe(node)}"
-    raise SpecError.at(codes.OUT_OF_RANGE, message, node.span)
 
 
 def _boolean(scope: Scope, option: Option, node: Node, what: str) -> bool:
@@ -297,46 +272,19 @@ def _shapes(scope: Scope, option: Option, node: Node, what: str) -> dict[str, tu
 def _numbers(scope: Scope, option: Option, node: Node, what: str) -> object:
     if isinstance(node, Table) and node.entries:
         return {
-            check_name(entry.key, entry.key_span, "the name of an input"): _array(entry.value, what)
+            check_name(entry.key, entry.key_span, "the name of an input"): read_array(
+                entry.value, what
+            )
             for entry in node.entries
         }
     if isinstance(node, Items):
-        return _array(node, what)
+        return read_array(node, what)
     raise _wrong(what, option, node, "such as [[0.5, 1.0], [2.0, 0.1]]")
-
-
-def _array(node: Node, what: str) -> object:
-    value, _ = _measure(node, what)
-    return value
-
-
-def _measure(node: Node, what: str) -> tuple[object, tuple[int, ...]]:
-    """The nested tuples of a literal array and its shape; raises SpecError unless rectangular."""
-    if isinstance(node, Scalar) and type(node.value) in (int, float):
-        assert isinstance(node.value, int | float)
-        _check_finite(float(node.value), node, what)
-        return node.value, ()
-    if not isinstance(node, Items):
-        message = f"{what}: a number is needed here, found {describe(node)}"
-        raise SpecError.at(codes.BAD_ARRAY, message, node.span, help=number_help(node))
-    if not node.items:
-        raise SpecError.at(codes.BAD_ARRAY, f"{what}: a list here is empty", node.span)
-    parts = [_measure(item, what) for item in node.items]
-    for (_, shape), item in zip(parts, node.items, strict=True):
-        if shape != parts[0][1]:
-            found, first = _say_shape(shape), _say_shape(parts[0][1])
-            message = f"{what}: the rows differ, here is {found}, the first is {first}"
-            raise SpecError.at(codes.BAD_ARRAY, message, item.span)
-    return tuple(value for value, _ in parts), (len(parts), *parts[0][1])
-
-
-def _say_shape(shape: tuple[int, ...]) -> str:
-    return f"an array {list(shape)}" if shape else "a number"
 
 
 def _init(scope: Scope, option: Option, node: Node, what: str) -> InitSpec:
     if isinstance(node, Items):
-        return InitSpec("values", {"values": _array(node, what)}, node.span)
+        return InitSpec("values", {"values": read_array(node, what)}, node.span)
     if isinstance(node, Scalar) and type(node.value) in (int, float):
         value = _number(scope, option, node, what)
         return InitSpec("constant", {"value": value}, node.span)

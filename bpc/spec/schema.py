@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from bpc.errors import Collector, Span
 from bpc.spec import codes
-from bpc.spec.options import describe, number_help
+from bpc.spec.found import describe, number_help
 from bpc.spec.sizes import EXAMPLES, SizeFault, parse_size
 from bpc.spec.words import join, show, suggest
 from bpc.spec.yamlnodes import Entry, Items, Node, Scalar, Table
@@ -162,7 +162,7 @@ def _record(
     entry, path = _locate(table, keys, where)
     kind = detail["type"]
     if kind == "extra_forbidden" and entry is not None:
-        _record_unknown(entry, model, keys, path, errors)
+        _record_unknown(entry, model, keys, where, errors)
     elif kind == "missing":
         message = f"{path or 'the spec'} needs the key {show(str(detail['loc'][-1]))}"
         span = entry.key_span if entry else table.span
@@ -195,10 +195,10 @@ def _locate(table: Table, keys: Sequence[str], where: str) -> tuple[Entry | None
 
 
 def _record_unknown(
-    entry: Entry, model: type[BaseModel], keys: Sequence[str], path: str, errors: Collector
+    entry: Entry, model: type[BaseModel], keys: Sequence[str], where: str, errors: Collector
 ) -> None:
     known = _model_at(model, keys[:-1])
-    parent = path.rpartition(".")[0] or "a spec"
+    parent = ".".join(part for part in (where, *keys[:-1]) if part) or "a spec"
     message = f"{parent} has no key {show(entry.key)}"
     help = suggest(entry.key, known.model_fields, listed=16)
     errors.add(codes.UNKNOWN_KEY, message, entry.key_span, help=help)

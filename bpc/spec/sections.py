@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bpc.data.describe import SOURCES, describe
 from bpc.errors import DataError, Note, Span, SpecError
@@ -300,15 +300,20 @@ def _read_optimizer(
         choice = choose(scope, node, known, "optimizer")
     if choice is None:
         return None, None
-    schema = choice.schema
-    if all(option.name != "lr" for option in schema.options):
-        schema = LayerSchema(schema.name, (*schema.options, _LR), shorthand=schema.shorthand)
+    schema = _with_rate(choice.schema)
     found = read_options(scope, schema, choice.body, choice.span)
     options = {name: value for name, value in found.values.items() if name != "lr"}
     optimizer = OptimizerSpec(schema.name, options, found.spans, choice.span)
     value = found.values.get("lr")
     rate = _Rate(value, found.spans.get("lr")) if isinstance(value, int | float) else None
     return optimizer, rate
+
+
+def _with_rate(schema: LayerSchema) -> LayerSchema:
+    """The optimizer's options with a rate, which may have a default but no bounds of its own."""
+    given = next((option for option in schema.options if option.name == "lr"), _LR)
+    rate = replace(_LR, default=given.default)
+    return replace(schema, options=(*(o for o in schema.options if o.name != "lr"), rate))
 
 
 def _read_schedule(scope: Scope, table: Table, span: Span) -> ScheduleSpec | None:
@@ -336,7 +341,9 @@ def _settle_lr(
         if inner is not None:
             return inner.value, inner.span
         message = "the learning rate is missing"
-        scope.errors.add(codes.MISSING_KEY, message, optimizer.span, help="such as train.lr: 1e-3")
+        scope.errors.add(
+            codes.MISSING_KEY, message, optimizer.span, help="such as train: {lr: 1e-3}"
+        )
         return None
     if inner is None or inner.span is None or inner.value == outer:
         return outer, outer_span

@@ -5,6 +5,7 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 from bpc.errors import Span, SpecError
 from bpc.spec import codes
@@ -45,11 +46,14 @@ def join(words: Iterable[str], last: str = "or") -> str:
 
 def find_nearest(word: str, known: Iterable[str]) -> str | None:
     """The known word that is spelt most like `word`, if any is near."""
+    return _find_nearest(word, tuple(sorted(known))) if len(word) <= _LONGEST_NAME else None
+
+
+@lru_cache(maxsize=256)
+def _find_nearest(word: str, known: tuple[str, ...]) -> str | None:
     from difflib import get_close_matches
 
-    if len(word) > _LONGEST_NAME:
-        return None
-    found = get_close_matches(word.lower(), sorted(known), n=1, cutoff=0.6)
+    found = get_close_matches(word.lower(), known, n=1, cutoff=0.6)
     return found[0] if found else None
 
 

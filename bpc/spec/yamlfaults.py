@@ -51,9 +51,11 @@ def explain(fault: yaml.MarkedYAMLError, file: str, lines: Sequence[str]) -> Dia
     mark = fault.problem_mark or fault.context_mark
     if fault.context_mark and any(end in (fault.problem or "") for end in _ENDS):
         mark = fault.context_mark  # quotes are mended where they open
-    line = mark.line if mark else 0
-    column = mark.column if mark else 0
-    text = lines[line] if line < len(lines) else ""
+    line, column = (mark.line, mark.column) if mark else (0, 0)
+    last = max((number for number, text in enumerate(lines) if text.strip()), default=0)
+    if line > last:  # at the end of the file: show its last line rather than nothing
+        line, column = last, len(lines[last])
+    text = lines[line]
     indent = text[: len(text) - len(text.lstrip())]
     if "\t" in indent:
         span = Span(file, line + 1, indent.index("\t") + 1)

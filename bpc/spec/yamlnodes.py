@@ -23,6 +23,7 @@ from bpc.spec.yamlfaults import explain
 
 MOST_DEPTH = 64
 MOST_NODES = 100_000
+MOST_KEYS = 1000
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -190,6 +191,9 @@ class _Composer:
             key = self._compose(event, depth + 1)
             value = self._compose(self.loader.get_event(), depth + 1)
             entries.append(Entry(self._key_text(key), key.span, value))
+            if len(entries) > MOST_KEYS:
+                message = f"a mapping has at most {MOST_KEYS:,} keys"
+                raise SpecError.at(codes.LIMIT, message, key.span)
         return make_table(self._without_repeats(entries), self._widen(span, event))
 
     def _key_text(self, key: Node) -> str:
@@ -239,19 +243,19 @@ class _Composer:
 
     def _open_anchor(self, anchor: str, span: Span) -> None:
         if anchor in self.anchors:
-            message = f"the anchor &{anchor} is defined twice"
+            message = f"the anchor {show(anchor)} is defined twice"
             notes = [Note("first here", self.anchors[anchor][1])]
             raise SpecError.at(codes.ALIAS, message, span, notes, "give one of them another name")
         self.anchors[anchor] = (None, span)
 
     def _follow(self, anchor: str, span: Span, depth: int) -> Node:
         if anchor not in self.anchors:
-            message = f"*{anchor} refers to an anchor that is not defined above"
-            raise SpecError.at(codes.ALIAS, message, span, help=f"define it with &{anchor}")
+            message = f"{show('*' + anchor)} refers to an anchor that is not defined above"
+            raise SpecError.at(codes.ALIAS, message, span, help=f"define it with &{anchor[:40]}")
         node, defined = self.anchors[anchor]
         if node is None:
-            message = f"*{anchor} lies inside what it refers to"
-            raise SpecError.at(codes.ALIAS, message, span, [Note(f"&{anchor} is here", defined)])
+            message = f"{show('*' + anchor)} lies inside what it refers to"
+            raise SpecError.at(codes.ALIAS, message, span, [Note("the anchor is here", defined)])
         self._count(node.size, depth + node.height - 1, span)
         return node
 

@@ -4,11 +4,12 @@ A state is: which values are held, which segments are saved and in which way, wh
 next, and where a running sweep stands. Both searches settle labels (cost, peak) in lexicographic
 order, so the goal's labels are the whole Pareto front.
 
-`sweeps` enumerates the planner's class: before the backward of segment k, unless k is saved, one
-sweep from the last held value at or before k to k; each segment of a sweep saves in any way or not.
-An input that the sweep made from an unsaved segment is held on or dropped as the sweep leaves it;
-any other input may be dropped only if the sweep saves the segment it enters; nothing else is
-dropped before its segment's backward (an input read by its backward may be held on for the next).
+`sweeps` enumerates the planner's class: before the backward of segment k, unless k is saved and its
+input, if read, is there, one sweep from the last held value at or before k. It saves k, or ends at
+value k if k is saved; each segment of a sweep saves in any way or not. An input that the sweep made
+from an unsaved segment is held on or dropped as the sweep leaves it; any other input may be dropped
+only if the sweep saves the segment it enters in a way that does not read it; nothing else is
+dropped before its segment's backward (an input that it read may be held on for the next).
 `anything` enumerates every sequence of forward (input held or dropped),
 forward_save, backward, and drops of any value or saved set at any time.
 """
@@ -104,17 +105,23 @@ def sweeps(segments: Sequence[Segment], state: State) -> Iterator[Move]:
     """Moves of the planner's class."""
     k, head = state.following, state.head
     if head is None:
-        if state.saved[k] is None:
+        yield from run_backward(segments, state)
+        way = state.saved[k]
+        if way is None or (segments[k].savings[way].needs_input and k not in state.held):
             start = max((value for value in state.held if value <= k), default=None)
             if start is not None:
                 yield state._replace(head=start), 0, 0
-        yield from run_backward(segments, state)
+        return
+    if head == k and state.saved[k] is not None:
+        yield state._replace(head=None, loose=False), 0, 0
         return
     for after, cost, high in run_forward(segments, state, head):
         saves = after.saved != state.saved
         if (saves and state.saved[head] is not None) or (head == k and not saves):
             continue
-        if head not in after.held and not (state.loose or saves):
+        way = after.saved[head]
+        frees = saves and way is not None and not segments[head].savings[way].needs_input
+        if head not in after.held and not (state.loose or frees):
             continue
         if head < k:
             yield after._replace(head=head + 1, loose=not saves), cost, high

@@ -37,9 +37,7 @@ LAYERS = _table(
     LayerSchema("note", (Option("name", "text", "none"),)),
 )
 LOSSES = _table(
-    LayerSchema(
-        "cross_entropy", (Option("label_smoothing", "float", 0.0, minimum=0, maximum=1),)
-    ),
+    LayerSchema("cross_entropy", (Option("label_smoothing", "float", 0.0, minimum=0, maximum=1),)),
     LayerSchema("mse"),
 )
 OPTIMIZERS = _table(
@@ -51,7 +49,9 @@ HEAD = "bpc: 1\ndata: {source: digits, batch: 16}\n"
 TAIL = "\nloss: cross_entropy\n"
 
 
-def load(text: str, path: str | Path = "spec.yaml", sets: Mapping[str, object] | None = None) -> Spec:
+def load(
+    text: str, path: str | Path = "spec.yaml", sets: Mapping[str, object] | None = None
+) -> Spec:
     return load_spec(path, LAYERS, LOSSES, OPTIMIZERS, sets or {}, text)
 
 

@@ -38,7 +38,7 @@ constexpr long bpc_conv_weight_units(const bpc_conv& s) {
 
 // Where position `at` of the result reads position `at * step + shift`, divided by `divisor`, of
 // a source of `size` positions. Forward: step = stride, divisor = 1; input gradient: step = 1,
-// divisor = stride.
+// divisor = stride. Never are both above 1.
 struct bpc_axis {
   long size, step, divisor;
   // The source position, or -1 if there is none.
@@ -48,9 +48,6 @@ struct bpc_axis {
   }
   bool shifts() const { return step == 1 && divisor == 1; }
 };
-
-template <class A, class B> constexpr bool bpc_same = false;
-template <class A> constexpr bool bpc_same<A, A> = true;
 
 // Lanes of one piece of a row: two vectors of results, or 16 lanes of a weight gradient.
 template <class Acc> constexpr long bpc_piece = 2 * bpc_width<Acc>;
@@ -63,26 +60,33 @@ template <> struct bpc_mask<double> {
   typedef int64_t lane;
   typedef int64_t vector __attribute__((vector_size(BPC_VECTOR_BYTES)));
 };
+alignas(64) constexpr int32_t bpc_count_f32[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+alignas(64) constexpr int64_t bpc_count_f64[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+BPC_INLINE const int32_t* bpc_lane_numbers(const float*) { return bpc_count_f32; }
+BPC_INLINE const int64_t* bpc_lane_numbers(const double*) { return bpc_count_f64; }
+
+// Set in the lanes of [low, high), the vector's first lane being `first`.
 template <class Acc>
-BPC_INLINE typename bpc_mask<Acc>::vector bpc_flags_load(const typename bpc_mask<Acc>::lane* p) {
-  typename bpc_mask<Acc>::vector v;
-  __builtin_memcpy(&v, p, sizeof v);
-  return v;
+BPC_INLINE typename bpc_mask<Acc>::vector bpc_mask_range(long first, long low, long high) {
+  typedef typename bpc_mask<Acc>::lane lane;
+  typename bpc_mask<Acc>::vector number;
+  __builtin_memcpy(&number, bpc_lane_numbers((const Acc*)nullptr), sizeof number);
+  return (number >= lane(low - first)) & (number < lane(high - first));
 }
 
 // The source lanes of one tap: `Lanes` values, of which those with a set mask (all if not
 // `masked`) take part. They are read where they lie if the reading stays inside the tensor, whose
 // other elements then fill the lanes that do not take part.
 template <class Acc, long Lanes> struct bpc_tap {
-  typedef typename bpc_mask<Acc>::lane flag;
+  static constexpr long width = bpc_width<Acc>;
   alignas(64) Acc buffer[Lanes];
-  alignas(64) flag mask[Lanes];
+  typename bpc_mask<Acc>::vector mask[Lanes / width];
   const Acc* values;
   bool masked;
 
   void set_mask(long low, long high) {
-#pragma omp simd
-    for (long l = 0; l < Lanes; ++l) mask[l] = -flag((flag(l) >= flag(low)) & (flag(l) < flag(high)));
+#pragma GCC unroll 8
+    for (long v = 0; v < Lanes / width; ++v) mask[v] = bpc_mask_range<Acc>(v * width, low, high);
   }
   // Result positions [at, at + count) of a row that starts at element `row` of a tensor of
   // `total` elements. False if no lane takes part.
@@ -97,11 +101,9 @@ template <class Acc, long Lanes> struct bpc_tap {
     if (low >= high) return false;
     masked = low > 0 || high < count;
     if (masked) set_mask(low, high);
-    if constexpr (bpc_same<T, Acc>) {
-      if (row + from >= 0 && row + from + Lanes <= total) {
-        values = tensor + row + from;
-        return true;
-      }
+    if (row + from >= 0 && row + from + Lanes <= total) {
+      values = widen(tensor + row + from);
+      return true;
     }
     for (long l = 0; l < Lanes; ++l) buffer[l] = Acc(0);
 #pragma omp simd
@@ -109,17 +111,31 @@ template <class Acc, long Lanes> struct bpc_tap {
     values = buffer;
     return true;
   }
-  template <class T> bool gather(const T* row, bpc_axis axis, long at, long shift, long count) {
-    bool any = false;
-    for (long l = 0; l < Lanes; ++l) {
-      const long position = l < count ? axis.source(at + l, shift) : -1;
-      mask[l] = position >= 0 ? -1 : 0;
-      buffer[l] = position >= 0 ? Acc(bpc_load(row, position)) : Acc(0);
-      any |= position >= 0;
+  const Acc* widen(const Acc* from) { return from; }
+  template <class T> const Acc* widen(const T* from) {
+#pragma GCC unroll 8
+    for (long l = 0; l < Lanes; l += width) {
+      bpc_vec_store(buffer + l, bpc_vec_widen<Acc>(from + l));
     }
+    return buffer;
+  }
+  template <class T> bool gather(const T* row, bpc_axis axis, long at, long shift, long count) {
+    const long scaled = at * axis.step + shift;
+    const long low = scaled < 0 ? (-scaled + axis.step - 1) / axis.step
+                                : (axis.divisor - scaled % axis.divisor) % axis.divisor;
+    long position = (scaled + low * axis.step) / axis.divisor;
+    if (low >= count || position >= axis.size) return false;
+    alignas(64) typename bpc_mask<Acc>::lane flags[Lanes] = {};
+    for (long l = 0; l < Lanes; ++l) buffer[l] = Acc(0);
+    for (long l = low; l < count && position < axis.size; l += axis.divisor) {
+      flags[l] = -1;
+      buffer[l] = Acc(bpc_load(row, position));
+      position += axis.step;
+    }
+    __builtin_memcpy(mask, flags, sizeof mask);
     values = buffer;
     masked = true;
-    return any;
+    return true;
   }
 };
 
@@ -173,8 +189,7 @@ BPC_NOINLINE void bpc_conv_piece(const bpc_gathering& g, const TX* x, long total
           const bpc_vec<Acc> factor = bpc_broadcast(Acc(bpc_load(weight, weight_of[t])));
 #pragma GCC unroll 2
           for (long v = 0; v < Vectors; ++v) {
-            const auto mask = bpc_flags_load<Acc>(tap.mask + v * width);
-            sum[t][v] = mask ? bpc_vec_fma(factor, value[v], sum[t][v]) : sum[t][v];
+            sum[t][v] = tap.mask[v] ? bpc_vec_fma(factor, value[v], sum[t][v]) : sum[t][v];
           }
         }
       }
@@ -250,7 +265,13 @@ BPC_NOINLINE void bpc_conv_weight_lanes(const bpc_conv& s, const TX* x, const TY
   const long y_plane = s.out_height * s.out_width, y_total = images * s.out_channels * y_plane;
   const long x_total = images * s.in_channels * s.height * s.width;
   bpc_vec<Acc> sum[tile][vectors] = {};
-  bpc_tap<Acc, bpc_lanes> source, gradient;
+  bpc_tap<Acc, bpc_lanes> source;
+  alignas(64) Acc copy[tile * bpc_lanes] = {};
+  long plane_of[tile], copy_of[tile];  // channels beyond the last repeat it
+  for (long t = 0; t < tile; ++t) {
+    plane_of[t] = (channel + t < s.out_channels ? channel + t : s.out_channels - 1) * y_plane;
+    copy_of[t] = t * bpc_lanes;
+  }
   for (long n = 0; n < images; ++n) {
     for (long oh = 0; oh < s.out_height; ++oh) {
       const long row = rows.source(oh, kh - s.pad_h);
@@ -260,17 +281,29 @@ BPC_NOINLINE void bpc_conv_weight_lanes(const bpc_conv& s, const TX* x, const TY
         const long rest = s.out_width - ow, count = rest < bpc_lanes ? rest : bpc_lanes;
         if (!source.read(x, x_total, x_start, cols, ow, kw - s.pad_w, count)) continue;
         if (!source.masked) source.set_mask(0, count);
+        const long y_start = n * s.out_channels * y_plane + oh * s.out_width + ow;
+        const Acc* gradient = copy;
+        const long* offset = copy_of;
+        if constexpr (bpc_same<TY, Acc>) {
+          if (y_start + plane_of[tile - 1] + bpc_lanes <= y_total) {
+            gradient = dy + y_start;
+            offset = plane_of;
+          }
+        }
+        for (long t = 0; t < tile && offset == copy_of; ++t) {
+#pragma omp simd
+          for (long l = 0; l < count; ++l) {
+            copy[t * bpc_lanes + l] = Acc(bpc_load(dy, y_start + plane_of[t] + l));
+          }
+        }
 #pragma GCC unroll 8
         for (long t = 0; t < tile; ++t) {
-          const long o = channel + t < s.out_channels ? channel + t : s.out_channels - 1;
-          const long y_start = (n * s.out_channels + o) * y_plane + oh * s.out_width;
-          gradient.read_run(dy, y_total, y_start, s.out_width, ow, count);
 #pragma GCC unroll 8
           for (long v = 0; v < vectors; ++v) {
-            const bpc_vec<Acc> next = bpc_vec_fma(bpc_vec_load(gradient.values + v * width),
-                                                  bpc_vec_load(source.values + v * width), sum[t][v]);
-            const auto mask = bpc_flags_load<Acc>(source.mask + v * width);
-            sum[t][v] = mask ? next : sum[t][v];
+            const bpc_vec<Acc> next =
+                bpc_vec_fma(bpc_vec_load(gradient + offset[t] + v * width),
+                            bpc_vec_load(source.values + v * width), sum[t][v]);
+            sum[t][v] = source.mask[v] ? next : sum[t][v];
           }
         }
       }

@@ -14,7 +14,7 @@
 //     for (long q = 0; q < count; ++q) bpc_store(y, i * 256 + j + q, acc[q] + bias[j + q]);
 //   });
 //
-// Inside, a panel of B (bpc_depth rows, bpc_panel columns) is packed, a register tile of
+// Inside, a panel of B (bpc_depth rows x bpc_panel columns) is packed, a register tile of
 // bpc_tile_rows rows runs over it, and blocks of up to bpc_block_rows rows keep their partial sums
 // on the stack between the panels of a long k. Stack: at most 60 KiB.
 #pragma once
@@ -27,7 +27,7 @@ constexpr long bpc_tile_rows = 6;  // 6 rows x 2 vectors: 12 of 16 registers
 #endif
 constexpr long bpc_tile_vectors = 2;
 constexpr long bpc_block_rows = bpc_tile_rows * 16;
-constexpr long bpc_depth = 256;
+template <class Acc> constexpr long bpc_depth = 1024 / long(sizeof(Acc));
 template <class Acc> constexpr long bpc_panel = bpc_tile_vectors * bpc_width<Acc>;
 
 // ---- register tile ---------------------------------------------------------------------------
@@ -47,6 +47,7 @@ BPC_NOINLINE void bpc_tile_product(const Acc* a, long a_row, long a_col, const A
     }
   }
   for (long p = 0; p < k; ++p, a += a_col, b += panel) {
+    __builtin_prefetch(a + rows * a_row);  // the next tile: its lines are far apart if a_row == 1
     bpc_vec<Acc> right[Vectors];
 #pragma GCC unroll 8
     for (long v = 0; v < Vectors; ++v) right[v] = bpc_vec_load(b + v * width);
@@ -66,45 +67,51 @@ BPC_NOINLINE void bpc_tile_product(const Acc* a, long a_row, long a_col, const A
 
 // ---- packing ---------------------------------------------------------------------------------
 
+#if defined(__clang__)
+#define BPC_SHUFFLE(x, y, ...) __builtin_shufflevector(x, y, __VA_ARGS__)
+#else
+#define BPC_SHUFFLE(x, y, ...) __builtin_shuffle(x, y, decltype(x < y){__VA_ARGS__})
+#endif
+
 // Interleave the lanes of two vectors: the low halves as x0 y0 x1 y1 ..., or the high halves.
 #if BPC_VECTOR_BYTES == 64
 BPC_INLINE bpc_vec<float> bpc_interleave_low(bpc_vec<float> x, bpc_vec<float> y) {
-  return __builtin_shufflevector(x, y, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  return BPC_SHUFFLE(x, y, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
 }
 BPC_INLINE bpc_vec<float> bpc_interleave_high(bpc_vec<float> x, bpc_vec<float> y) {
-  return __builtin_shufflevector(x, y, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+  return BPC_SHUFFLE(x, y, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
 }
 BPC_INLINE bpc_vec<double> bpc_interleave_low(bpc_vec<double> x, bpc_vec<double> y) {
-  return __builtin_shufflevector(x, y, 0, 8, 1, 9, 2, 10, 3, 11);
+  return BPC_SHUFFLE(x, y, 0, 8, 1, 9, 2, 10, 3, 11);
 }
 BPC_INLINE bpc_vec<double> bpc_interleave_high(bpc_vec<double> x, bpc_vec<double> y) {
-  return __builtin_shufflevector(x, y, 4, 12, 5, 13, 6, 14, 7, 15);
+  return BPC_SHUFFLE(x, y, 4, 12, 5, 13, 6, 14, 7, 15);
 }
 #elif BPC_VECTOR_BYTES == 32
 BPC_INLINE bpc_vec<float> bpc_interleave_low(bpc_vec<float> x, bpc_vec<float> y) {
-  return __builtin_shufflevector(x, y, 0, 8, 1, 9, 2, 10, 3, 11);
+  return BPC_SHUFFLE(x, y, 0, 8, 1, 9, 2, 10, 3, 11);
 }
 BPC_INLINE bpc_vec<float> bpc_interleave_high(bpc_vec<float> x, bpc_vec<float> y) {
-  return __builtin_shufflevector(x, y, 4, 12, 5, 13, 6, 14, 7, 15);
+  return BPC_SHUFFLE(x, y, 4, 12, 5, 13, 6, 14, 7, 15);
 }
 BPC_INLINE bpc_vec<double> bpc_interleave_low(bpc_vec<double> x, bpc_vec<double> y) {
-  return __builtin_shufflevector(x, y, 0, 4, 1, 5);
+  return BPC_SHUFFLE(x, y, 0, 4, 1, 5);
 }
 BPC_INLINE bpc_vec<double> bpc_interleave_high(bpc_vec<double> x, bpc_vec<double> y) {
-  return __builtin_shufflevector(x, y, 2, 6, 3, 7);
+  return BPC_SHUFFLE(x, y, 2, 6, 3, 7);
 }
 #else
 BPC_INLINE bpc_vec<float> bpc_interleave_low(bpc_vec<float> x, bpc_vec<float> y) {
-  return __builtin_shufflevector(x, y, 0, 4, 1, 5);
+  return BPC_SHUFFLE(x, y, 0, 4, 1, 5);
 }
 BPC_INLINE bpc_vec<float> bpc_interleave_high(bpc_vec<float> x, bpc_vec<float> y) {
-  return __builtin_shufflevector(x, y, 2, 6, 3, 7);
+  return BPC_SHUFFLE(x, y, 2, 6, 3, 7);
 }
 BPC_INLINE bpc_vec<double> bpc_interleave_low(bpc_vec<double> x, bpc_vec<double> y) {
-  return __builtin_shufflevector(x, y, 0, 2);
+  return BPC_SHUFFLE(x, y, 0, 2);
 }
 BPC_INLINE bpc_vec<double> bpc_interleave_high(bpc_vec<double> x, bpc_vec<double> y) {
-  return __builtin_shufflevector(x, y, 1, 3);
+  return BPC_SHUFFLE(x, y, 1, 3);
 }
 #endif
 
@@ -165,33 +172,36 @@ template <class Acc> struct bpc_left_tile {
   long row, col;
 };
 
-// Copy a tile of `rows` x k, rows beyond filled with zero: to[p][r] if A's columns are contiguous
-// (a_row == 1), else to[r][p].
+// to[p] = line[p stride] for p < k.
+template <class Acc, class T>
+BPC_INLINE void bpc_copy_line(const T* line, long stride, long k, Acc* to) {
+  long p = 0;
+  if (stride == 1) {
+    for (; p + bpc_width<Acc> <= k; p += bpc_width<Acc>) {
+      bpc_vec_store(to + p, bpc_vec_widen<Acc>(line + p));
+    }
+  }
+  for (; p < k; ++p) to[p] = Acc(bpc_load(line, p * stride));
+}
+
+// Copy a tile of `rows` x k, rows beyond filled with zero: to[p][r] if it is whole and A's columns
+// are contiguous (a_row == 1), else to[r][p].
 template <class Acc, class T>
 BPC_NOINLINE bpc_left_tile<Acc> bpc_copy_left(const T* a, long a_row, long a_col, long rows, long k,
                                               Acc* to) {
-  constexpr long most = bpc_tile_rows;
-  if (a_row == 1) {
+  constexpr long most = bpc_tile_rows, depth = bpc_depth<Acc>;
+  if (a_row == 1 && rows == most) {
     for (long p = 0; p < k; ++p) {
-      for (long r = 0; r < most; ++r) {
-        to[p * most + r] = r < rows ? Acc(bpc_load(a, p * a_col + r)) : Acc(0);
-      }
+#pragma omp simd
+      for (long r = 0; r < most; ++r) to[p * most + r] = Acc(bpc_load(a, p * a_col + r));
     }
     return {to, 1, most};
   }
-  for (long r = 0; r < rows; ++r) {
-    const T* line = a + r * a_row;
-    if (a_col == 1) {
-#pragma omp simd
-      for (long p = 0; p < k; ++p) to[r * bpc_depth + p] = Acc(bpc_load(line, p));
-    } else {
-      for (long p = 0; p < k; ++p) to[r * bpc_depth + p] = Acc(bpc_load(line, p * a_col));
-    }
-  }
+  for (long r = 0; r < rows; ++r) bpc_copy_line(a + r * a_row, a_col, k, to + r * depth);
   for (long r = rows; r < most; ++r) {
-    for (long p = 0; p < k; ++p) to[r * bpc_depth + p] = Acc(0);
+    for (long p = 0; p < k; ++p) to[r * depth + p] = Acc(0);
   }
-  return {to, bpc_depth, 1};
+  return {to, depth, 1};
 }
 
 // A whole tile already in the accumulation type is read in place.
@@ -214,9 +224,9 @@ BPC_INLINE bpc_left_tile<Acc> bpc_place_left(const T* a, long a_row, long a_col,
 template <class Acc, class TA, class TB>
 BPC_NOINLINE void bpc_gemm_block(const TA* a, long a_row, long a_col, const TB* b, long b_row,
                                  long b_col, long rows, long columns, long k, Acc* c) {
-  alignas(64) Acc right[bpc_depth / (sizeof(Acc) / 4) * bpc_panel<Acc>];
-  alignas(64) Acc left[bpc_tile_rows * bpc_depth];
-  constexpr long panel = bpc_panel<Acc>, depth = bpc_depth / (sizeof(Acc) / 4);
+  constexpr long panel = bpc_panel<Acc>, depth = bpc_depth<Acc>;
+  alignas(64) Acc right[depth * panel];
+  alignas(64) Acc left[bpc_tile_rows * depth];
   for (long p = 0; p == 0 || p < k; p += depth) {
     const long part = k - p < depth ? k - p : depth;
     bpc_pack_panel(b + p * b_row, b_row, b_col, part, columns, right);

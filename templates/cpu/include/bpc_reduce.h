@@ -92,3 +92,20 @@ template <class T, class F> BPC_INLINE T bpc_row_sum(long n, F&& f) {
 template <class T, class F> BPC_INLINE T bpc_row_max(long n, F&& f) {
   return bpc_row_reduce<T, bpc_max_rule>(n, f);
 }
+
+// ---- columns and partial results --------------------------------------------------------------
+
+// A column reduction adds its rows in order within slices of bpc_column_slice rows, and the
+// slices' sums in order. bpc_serial_sum is the same tree for one column.
+constexpr long bpc_column_slice = 256;
+
+template <class Acc, class T> BPC_INLINE Acc bpc_serial_sum(const T* values, long n) {
+  Acc total = Acc(0);
+  for (long start = 0; start < n; start += bpc_column_slice) {
+    const long end = start + bpc_column_slice < n ? start + bpc_column_slice : n;
+    Acc part = Acc(0);
+    for (long j = start; j < end; ++j) part += Acc(bpc_load(values, j));
+    total = start == 0 ? part : total + part;
+  }
+  return total;
+}

@@ -74,8 +74,8 @@ static inline int64_t bpc_nanoseconds() {
 // ---- pinning ---------------------------------------------------------------------------------
 
 #if defined(__linux__)
-// Put the calling thread on the thread-th processor of the mask that the caller came with. Where that is
-// refused, or there are more threads than processors, the thread stays free.
+// Put the calling thread on the thread-th processor of the mask that the caller came with. Where
+// that is refused, or there are more threads than processors, the thread stays free.
 typedef cpu_set_t bpc_processors;
 static inline void bpc_pin(const bpc_processors& allowed, int32_t thread, int32_t threads) {
   if (CPU_COUNT(&allowed) < threads) return;
@@ -90,7 +90,7 @@ static inline void bpc_pin(const bpc_processors& allowed, int32_t thread, int32_
 }
 // The caller's mask, restored at the end of the call.
 struct bpc_caller_pin {
-  bpc_processors allowed;
+  bpc_processors allowed = {};
   bool known;
   explicit bpc_caller_pin(int32_t threads)
       : known(sched_getaffinity(0, sizeof allowed, &allowed) == 0) {
@@ -110,12 +110,14 @@ struct bpc_caller_pin {
 };
 #endif
 
-
 // ---- waiting ---------------------------------------------------------------------------------
 
-static inline int32_t bpc_read(const int32_t* word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
+// Counts are unsigned: they may wrap around in a long run.
+static inline uint32_t bpc_read(const uint32_t* word) {
+  return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+}
 
-static inline void bpc_sleep_while(int32_t* word, int32_t value) {
+static inline void bpc_sleep_while(uint32_t* word, uint32_t value) {
 #if defined(__linux__)
   syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
 #else
@@ -124,7 +126,7 @@ static inline void bpc_sleep_while(int32_t* word, int32_t value) {
   nanosleep(&nap, nullptr);
 #endif
 }
-static inline void bpc_wake(int32_t* word) {
+static inline void bpc_wake(uint32_t* word) {
 #if defined(__linux__)
   syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, bpc_most_threads, nullptr, nullptr, 0);
 #else
@@ -132,12 +134,14 @@ static inline void bpc_wake(int32_t* word) {
 #endif
 }
 
-// Spin until the word changes; give the processor away once it takes long (more threads than
-// processors, or a busy neighbour).
-static inline void bpc_spin_while(const int32_t* word, int32_t value) {
-  for (int32_t tries = 0; bpc_read(word) == value; ++tries) {
-    if (tries < 2000) {
+// Spin until a growing count reaches `least`; give the processor away once it takes long (more
+// threads than processors, or a busy neighbour).
+static inline void bpc_spin_until(const uint32_t* word, uint32_t least) {
+  int32_t patience = 2000;
+  while (int32_t(bpc_read(word) - least) < 0) {
+    if (patience > 0) {
       bpc_pause();
+      --patience;
     } else {
       sched_yield();
     }
@@ -154,28 +158,32 @@ struct bpc_work {
   int64_t rows;
 };
 
+struct bpc_progress {
+  alignas(64) uint32_t barriers;  // how many barriers this thread has come to; written by it alone
+};
+
 struct bpc_team {
-  alignas(64) int32_t generation;  // grows with every call: workers wait for it
-  int32_t sleepers;
-  alignas(64) int32_t arrived;     // barrier: how many threads came, and its round
-  alignas(64) int32_t round;
+  alignas(64) uint32_t generation;  // grows with every call: workers wait for it
+  uint32_t sleepers;
   alignas(64) bpc_work work;
-  int32_t threads;                 // of the team, the caller included; 0: none made yet
+  int32_t asked;           // the number of threads that the team was made for
+  int32_t threads;         // that there are, the caller included; 0: none made yet
   int32_t stopping;
-  pid_t owner;                     // the process that made the team
-  bpc_processors allowed;          // where its threads may run
+  pid_t owner;             // the process that made the team
+  bpc_processors allowed;  // where its threads may run
   pthread_t handles[bpc_most_threads];
+  bpc_progress progress[bpc_most_threads];
   pthread_mutex_t lock;
 };
-static bpc_team bpc_the_team = {0, 0, 0, 0, {}, 0, 0, 0, {}, {}, PTHREAD_MUTEX_INITIALIZER};
+static bpc_team bpc_the_team = {0, 0, {}, 0, 0, 0, 0, {}, {}, {}, PTHREAD_MUTEX_INITIALIZER};
 
-static inline void bpc_barrier(bpc_team& team) {
-  const int32_t round = bpc_read(&team.round);
-  if (__atomic_add_fetch(&team.arrived, 1, __ATOMIC_ACQ_REL) == team.threads) {
-    __atomic_store_n(&team.arrived, 0, __ATOMIC_RELAXED);
-    __atomic_store_n(&team.round, round + 1, __ATOMIC_RELEASE);
-  } else {
-    bpc_spin_while(&team.round, round);
+// Every thread announces its arrival in a cache line of its own and watches the others': one
+// transfer between processors, where a shared counter would need two.
+static inline void bpc_barrier(bpc_team& team, int32_t thread) {
+  const uint32_t mine = team.progress[thread].barriers + 1;
+  __atomic_store_n(&team.progress[thread].barriers, mine, __ATOMIC_RELEASE);
+  for (int32_t other = 0; other < team.threads; ++other) {
+    bpc_spin_until(&team.progress[other].barriers, mine);
   }
 }
 
@@ -194,12 +202,12 @@ static inline void bpc_run_team_share(bpc_team& team, int32_t thread) {
   const bpc_work work = team.work;
   for (int32_t i = work.first; i < work.last; ++i) {
     bpc_run_share(work, work.launches[i], thread, team.threads);
-    if (work.launches[i].barrier_after && i + 1 < work.last) bpc_barrier(team);
+    if (work.launches[i].barrier_after && i + 1 < work.last) bpc_barrier(team, thread);
   }
-  bpc_barrier(team);
+  bpc_barrier(team, thread);
 }
 
-static inline void bpc_await_call(bpc_team& team, int32_t seen) {
+static inline void bpc_await_call(bpc_team& team, uint32_t seen) {
   const int64_t start = bpc_nanoseconds();
   while (bpc_read(&team.generation) == seen) {
     for (int32_t tries = 0; tries < 64 && bpc_read(&team.generation) == seen; ++tries) bpc_pause();
@@ -222,7 +230,7 @@ static inline void* bpc_worker(void* argument) {
   bpc_team& team = bpc_the_team;
   const int32_t thread = int32_t(reinterpret_cast<intptr_t>(argument));
   bpc_pin(team.allowed, thread, team.threads);
-  for (int32_t seen = 0;; ++seen) {
+  for (uint32_t seen = 0;; ++seen) {
     bpc_await_call(team, seen);
     if (team.stopping) return nullptr;
     bpc_run_team_share(team, thread);
@@ -243,10 +251,11 @@ static inline void bpc_stop_team(bpc_team& team) {
 // Workers block all signals: handlers run in the caller's threads, as without a team. If the
 // system refuses a thread, the team stays smaller; results do not depend on its size.
 static inline void bpc_start_team(bpc_team& team, int32_t threads, const bpc_processors& allowed) {
-  team.generation = team.sleepers = team.arrived = team.round = 0;
+  team.generation = team.sleepers = 0;
+  for (int32_t t = 0; t < threads; ++t) team.progress[t].barriers = 0;
   team.allowed = allowed;
   team.owner = getpid();
-  team.threads = threads;
+  team.asked = team.threads = threads;
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -277,7 +286,7 @@ static inline void bpc_run_together(bpc_team& team, const bpc_work& work, int32_
   pthread_mutex_lock(&team.lock);
   {
     const bpc_caller_pin pin(threads);
-    if (team.threads != threads) {
+    if (team.threads == 0 || team.asked != threads) {
       bpc_stop_team(team);
       bpc_start_team(team, threads, pin.allowed);
     }

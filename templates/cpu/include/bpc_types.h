@@ -168,10 +168,48 @@ template <class V> BPC_INLINE V bpc_vec_fma(V a, V b, V c) {
 }
 #endif
 
-// `bpc_width<Acc>` consecutive elements as a vector of the accumulation type.
+// `bpc_width<Acc>` consecutive elements as a vector of the accumulation type. Vector arithmetic
+// and single instructions where they exist; a loop through memory would stall on its own stores.
+BPC_INLINE bpc_vec<float> bpc_vec_bf16(const bf16* p) {
+  typedef uint16_t narrow __attribute__((vector_size(BPC_VECTOR_BYTES / 2)));
+  typedef uint32_t wide __attribute__((vector_size(BPC_VECTOR_BYTES)));
+  narrow bits;
+  __builtin_memcpy(&bits, p, sizeof bits);
+  return (bpc_vec<float>)(__builtin_convertvector(bits, wide) << 16);
+}
+#if defined(__GNUC__) && !defined(__clang__) && defined(__AVX512F__)
+#define BPC_HAS_VEC_F16 1
+BPC_INLINE bpc_vec<float> bpc_vec_f16(const f16* p) {
+  typedef short narrow __attribute__((vector_size(32)));
+  narrow bits;
+  __builtin_memcpy(&bits, p, sizeof bits);
+  return __builtin_ia32_vcvtph2ps512_mask(bits, bpc_vec<float>{}, uint16_t(-1), 4);
+}
+#elif defined(__GNUC__) && !defined(__clang__) && defined(__F16C__)
+#define BPC_HAS_VEC_F16 1
+BPC_INLINE bpc_vec<float> bpc_vec_f16(const f16* p) {
+  typedef short narrow __attribute__((vector_size(16)));
+  narrow bits;
+  __builtin_memcpy(&bits, p, sizeof bits);
+  return __builtin_ia32_vcvtph2ps256(bits);
+}
+#endif
+
+template <class A, class B> constexpr bool bpc_same = false;
+template <class A> constexpr bool bpc_same<A, A> = true;
+
 template <class Acc, class T> BPC_INLINE bpc_vec<Acc> bpc_vec_widen(const T* p) {
-  Acc wide[bpc_width<Acc>];
-#pragma omp simd
-  for (long i = 0; i < bpc_width<Acc>; ++i) wide[i] = Acc(bpc_load(p, i));
-  return bpc_vec_load(wide);
+  if constexpr (bpc_same<Acc, T>) {
+    return bpc_vec_load(p);
+  } else if constexpr (bpc_same<Acc, float> && bpc_same<T, bf16>) {
+    return bpc_vec_bf16(p);
+#ifdef BPC_HAS_VEC_F16
+  } else if constexpr (bpc_same<Acc, float> && bpc_same<T, f16>) {
+    return bpc_vec_f16(p);
+#endif
+  } else {
+    alignas(64) Acc wide[bpc_width<Acc>];
+    for (long i = 0; i < bpc_width<Acc>; ++i) wide[i] = Acc(bpc_load(p, i));
+    return bpc_vec_load(wide);
+  }
 }

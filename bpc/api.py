@@ -1,0 +1,279 @@
+"""The Python interface: `net = bpc.compile("spec.yaml")`, then train, predict, look inside."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpc.arrays import (
+    BAD_ARRAY,
+    check_shapes,
+    read_batch,
+    read_inputs,
+    refuse_unknown,
+    to_numpy,
+)
+from bpc.data.describe import Description, describe
+from bpc.data.read import Dataset, read
+from bpc.entries import PREDICT, Entries, build_entries
+from bpc.errors import UsageError
+from bpc.gradients import GradientGraph, build_forward, build_gradients, names_of
+from bpc.ir import Graph
+from bpc.ops.layers import layer_schemas, loss_schemas
+from bpc.runtime.device import Device
+from bpc.runtime.reference import run_graph
+from bpc.runtime.select import Choice, Wishes, check_device, choose
+from bpc.spec.load import load_spec
+from bpc.spec.model import Spec
+from bpc.train.control import initial_control
+from bpc.train.evaluate import evaluate
+from bpc.train.initial import check_initials, initial_values
+from bpc.train.loop import Job, train
+from bpc.train.progress import NoProgress, Progress
+from bpc.types import Rows, shape_at
+from bpc.update import OPTIMIZERS, master_name
+
+Array = NDArray[Any]
+RunGraph = Callable[[Graph, Mapping[str, Array], int], Mapping[str, Array]]
+
+
+def compile(
+    spec: str | os.PathLike[str],
+    *,
+    set: Mapping[str, object] | None = None,
+    device: str = "auto",
+    memory: str | int | None = None,
+    threads: int | None = None,
+    seed: int | None = None,
+) -> Net:
+    """Read a spec and build its graphs.
+
+    Args:
+        spec: the YAML file.
+        set: dotted keys to values that override the file, as `--set` does; text is read as YAML.
+        device: auto, cpu or reference.
+        memory: a budget for the whole arena, `64MiB` or bytes; the same as `train.memory`.
+        threads: threads of the CPU.
+        seed: seed of all draws; the same as `seed` in the spec.
+
+    Raises:
+        SpecError: with every fault of the file.
+        DataError: the data section makes no sense.
+        UsageError: there is no such device.
+    """
+    check_device(device)
+    sets = dict(set or {})
+    if memory is not None:
+        sets["train.memory"] = memory
+    if seed is not None:
+        sets["seed"] = seed
+    loaded = load_spec(os.fspath(spec), layer_schemas(), loss_schemas(), OPTIMIZERS, sets)
+    description = describe(loaded.data.source, loaded.data.options, loaded.data.span)
+    entries = build_entries(loaded, description)
+    check_initials(entries.states_of("parameter"))
+    return Net(loaded, description, entries, device, threads)
+
+
+class Net:
+    """A compiled network. Its device, with the weights, is made when it is first needed."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        description: Description,
+        entries: Entries,
+        device: str = "auto",
+        threads: int | None = None,
+        run_gradients: RunGraph = run_graph,
+    ):
+        self.spec = spec
+        self.description = description
+        self.entries = entries
+        self._wished = device
+        self._threads = threads
+        self._run_gradients = run_gradients
+        self._choice: Choice | None = None
+        self._data: Dataset | None = None
+        self._forward: Graph | None = None
+        self._gradient_graphs: dict[tuple[str, ...], GradientGraph] = {}
+
+    @property
+    def device(self) -> Device:
+        """What runs the network, made with initial weights on first use.
+
+        Raises:
+            ToolError: the machine lacks what the wished device needs.
+            BudgetError: no plan fits the budget.
+        """
+        return self._chosen().device
+
+    @property
+    def data(self) -> Dataset:
+        """The spec's data, read on first use.
+
+        Raises:
+            DataError: the data is missing or unreadable.
+        """
+        if self._data is None:
+            source = self.spec.data
+            self._data = read(source.source, source.options, source.span, self.spec.seed)
+        return self._data
+
+    def train(
+        self,
+        steps: int | None = None,
+        run_dir: str | os.PathLike[str] | None = None,
+        progress: Progress | None = None,
+    ) -> dict[str, Any]:
+        """Train from the weights at hand, with fresh moments and counters.
+
+        Args:
+            steps: run so many steps, in place of `train.epochs` and `train.steps`.
+            run_dir: a new or empty folder for the run; without it, `runs/<name>-<n>`.
+            progress: told of what goes on.
+
+        Returns:
+            steps, device, planned_peak_bytes, arena_bytes, step_ms_median, final (train_loss,
+            test_loss, test_accuracy), run_dir, seconds, notes.
+
+        Raises:
+            NonFiniteError, Interrupted, DataError, UsageError: see each.
+        """
+        if steps is not None and steps < 1:
+            raise UsageError.at(BAD_ARRAY, f"steps is {steps}, at least 1 is needed", None)
+        choice = self._chosen()
+        watcher = NoProgress() if progress is None else progress
+        notes = (choice.reason,) if choice.reason else ()
+        return train(
+            Job(self.spec, self.entries, choice.device, self.data, watcher, steps, run_dir, notes)
+        )
+
+    def evaluate(self) -> dict[str, Any]:
+        """Mean loss and, for classes, accuracy over the held-out part."""
+        ignored: Any = self.spec.loss.options.get("ignore_index")
+        found = evaluate(self.device, self.data.test, ignored)
+        return {
+            "test_loss": found.loss,
+            "test_accuracy": found.accuracy,
+            "test_rows": found.rows,
+        }
+
+    def predict(self, x: Any) -> Array:
+        """The model's result for any number of rows, dropout off.
+
+        Args:
+            x: an array [rows, ...], or a mapping of arrays where the model has several inputs.
+
+        Raises:
+            UsageError: names or shapes do not fit.
+        """
+        inputs = read_inputs(x, self.description)
+        rows, planned = len(next(iter(inputs.values()))), self.device.rows
+        self._check_rows(rows, planned)
+        parts = []
+        for start in range(0, max(rows, 1), planned):
+            batch = {name: array[start : start + planned] for name, array in inputs.items()}
+            parts.append(self._predict_batch(batch))
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def gradients(self, batch: Any, of: Sequence[str]) -> dict[str, Array]:
+        """d (mean loss over the batch) by each name, in training mode.
+
+        Dropout draws as in the first step of a run.
+
+        Args:
+            batch: a mapping of inputs and `target`, or a pair (x, target); any number of rows.
+            of: names of parameters, inputs, layers or any other value of the forward graph.
+
+        Raises:
+            UsageError: a name is unknown, or arrays do not fit.
+        """
+        arrays = read_batch(batch, self.description)
+        if self._forward is None:
+            self._forward = build_forward(self.spec, self.description)
+        names = [of] if isinstance(of, str) else list(of)
+        refuse_unknown(names, names_of(self._forward), "parameter, input or layer")
+        key = tuple(names)
+        if key not in self._gradient_graphs:
+            self._gradient_graphs[key] = build_gradients(self._forward, self.spec, key)
+        return self._run_gradient_graph(self._gradient_graphs[key], arrays)
+
+    def parameters(self) -> dict[str, Array]:
+        """A copy of every weight by name; 16-bit weights come as float32."""
+        states = self.entries.states_of("parameter")
+        return {state.name: self.device.read_state(state.name) for state in states}
+
+    def load_parameters(self, values: Mapping[str, Any]) -> None:
+        """Replace weights by name; those that are not named stay.
+
+        Nothing changes unless every name and shape fits.
+
+        Raises:
+            UsageError: with every name that is unknown and every shape that differs.
+        """
+        states = {state.name: state for state in self.entries.states_of("parameter")}
+        refuse_unknown(values, states, "parameter")
+        arrays = {name: to_numpy(value, name) for name, value in values.items()}
+        check_shapes(arrays, {name: shape_at(s.value.shape, 1) for name, s in states.items()})
+        masters = {state.name for state in self.entries.states_of("master")}
+        for name, array in arrays.items():
+            self.device.write_state(name, array)
+            master = master_name(name, states[name].value.dtype)
+            if master in masters:
+                self.device.write_state(master, array)
+
+    def close(self) -> None:
+        """Free the device; it is made anew, with initial weights, if it is needed again."""
+        if self._choice is not None:
+            self._choice.device.close()
+            self._choice = None
+
+    def _chosen(self) -> Choice:
+        if self._choice is None:
+            wishes = Wishes(self.spec.train.memory_bytes, self._threads)
+            self._choice = choose(self._wished, self.entries, wishes)
+            self._set_initial(self._choice.device)
+        return self._choice
+
+    def _set_initial(self, device: Device) -> None:
+        states = [*self.entries.states_of("parameter"), *self.entries.states_of("master")]
+        for name, value in initial_values(states, self.spec.seed).items():
+            device.write_state(name, value)
+        for name, number in initial_control(self.spec, 0).items():
+            device.write_scalar(name, number)
+
+    def _check_rows(self, rows: int, planned: int) -> None:
+        """A result without a row axis cannot be put together from batches."""
+        graph = self.entries.graphs[PREDICT]
+        shape = graph.values()[graph.output("prediction")].shape
+        if rows > planned and not (shape and isinstance(shape[0], Rows)):
+            raise UsageError.at(
+                BAD_ARRAY,
+                f"the model's result has no row axis: at most {planned} rows at once, found {rows}",
+                None,
+                help="raise data.batch",
+            )
+
+    def _predict_batch(self, batch: Mapping[str, Array]) -> Array:
+        rows = len(next(iter(batch.values())))
+        for value in self.entries.graphs[PREDICT].inputs:
+            self.device.write_input(value.name, batch[value.name])
+        self.device.run(PREDICT, rows)
+        return self.device.read_output(PREDICT, "prediction", rows)
+
+    def _run_gradient_graph(
+        self, made: GradientGraph, batch: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        rows = len(batch["target"])
+        control = {name: np.asarray(x) for name, x in initial_control(self.spec, 0).items()}
+        values = self._run_gradients(made.graph, {**control, **self.parameters(), **batch}, rows)
+        roles = dict(made.graph.outputs)
+        found = {}
+        for name, (value, role) in made.found.items():
+            shape = shape_at(value.shape, rows)
+            found[name] = np.zeros(shape) if role is None else np.array(values[roles[role]])
+        return found

@@ -1,0 +1,1 @@
+"""Runs a program as compiled C++ on the CPU."""

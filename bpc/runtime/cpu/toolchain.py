@@ -1,0 +1,161 @@
+"""Finds a C++ compiler, compiles a generated file, and keeps the result in a cache on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from bpc.errors import Note, ToolError
+from bpc.resources import cache_root, template_root
+
+NO_COMPILER = "BPC0610"
+COMPILE_FAILED = "BPC0611"
+
+FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fopenmp-simd",
+    "-fPIC",
+    "-shared",
+    "-pthread",
+)
+"""No contraction: a fused multiply-add happens where the text says so and nowhere else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """A compiler, what it calls itself, and the instruction sets of this machine."""
+
+    command: str
+    version: str
+    machine: str
+    features: tuple[str, ...]
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """All options of a compilation."""
+        return (*FLAGS, self.machine)
+
+
+@cache
+def find_toolchain() -> Toolchain:
+    """The compiler that CXX names, else g++, clang++ or c++.
+
+    Raises:
+        ToolError: none of them is installed.
+    """
+    wanted = os.environ.get("CXX")
+    names = [wanted] if wanted else ["g++", "clang++", "c++"]
+    for name in names:
+        path = shutil.which(name)
+        if path:
+            machine = os.environ.get("BPC_MARCH", "native")
+            return Toolchain(path, _version(path), f"-march={machine}", features())
+    raise ToolError.at(
+        NO_COMPILER,
+        f"no C++ compiler: {', '.join(names)} not found",
+        None,
+        help="install g++ or clang++, or name one in CXX; `--device reference` needs none",
+    )
+
+
+def _version(path: str) -> str:
+    """What identifies the compiler, without running it each time: its file and when it changed."""
+    real = os.path.realpath(path)
+    state = os.stat(real)
+    return f"{real} {state.st_size} {state.st_mtime_ns}"
+
+
+@cache
+def features() -> tuple[str, ...]:
+    """The processor's instruction set extensions as the kernel lists them; empty if unknown."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ()
+    line = next((line for line in text.splitlines() if line.startswith("flags")), "")
+    return tuple(sorted(line.partition(":")[2].split()))
+
+
+def vector_name() -> str:
+    """The widest vector extension that generated code uses here, for people."""
+    known = features()
+    for flag, name in (("avx512f", "AVX-512"), ("avx2", "AVX2"), ("sse2", "SSE2")):
+        if flag in known:
+            return name
+    return "scalar"
+
+
+def include_folder() -> Path:
+    """Where the headers of generated files lie."""
+    return template_root() / "cpu" / "include"
+
+
+@cache
+def headers_digest() -> str:
+    """A digest of all headers."""
+    digest = hashlib.sha256()
+    for path in sorted(include_folder().glob("*.h")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def build_library(source: str, options: tuple[str, ...] = ()) -> Path:
+    """The shared library of a generated file, from the cache or compiled now.
+
+    Safe for several processes at once: a library appears under its name whole or not at all.
+
+    Raises:
+        ToolError: no compiler, or it refuses the text.
+    """
+    toolchain = find_toolchain()
+    flags = (*toolchain.flags, *options)
+    facts = [source, headers_digest(), toolchain.version, flags, toolchain.features]
+    key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+    folder = _cache_folder()
+    library = folder / f"{key}.so"
+    if library.exists():
+        return library
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        text = Path(scratch) / "program.cpp"
+        text.write_text(source, encoding="utf-8")
+        made = Path(scratch) / "program.so"
+        _compile(toolchain, flags, text, made)
+        os.replace(text, folder / f"{key}.cpp")
+        os.replace(made, library)
+    return library
+
+
+def _cache_folder() -> Path:
+    folder = cache_root() / "cpu"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return folder
+    except OSError:
+        pass
+    return Path(tempfile.mkdtemp(prefix="bpc-"))
+
+
+def _compile(toolchain: Toolchain, flags: tuple[str, ...], text: Path, made: Path) -> None:
+    command = [toolchain.command, *flags, f"-I{include_folder()}", str(text), "-o", str(made)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if "error" in line][:5]
+        raise ToolError.at(
+            COMPILE_FAILED,
+            f"{Path(toolchain.command).name} failed on generated code (exit {done.returncode})",
+            None,
+            notes=[Note(line) for line in lines or done.stderr.splitlines()[-5:]],
+            help="`--device reference` runs without a compiler; please report the spec",
+        )

@@ -1,0 +1,72 @@
+"""Which device runs a program: the one asked for, or the best that works on this machine."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bpc.entries import Entries
+from bpc.errors import ToolError, UsageError
+from bpc.runtime.device import Device
+from bpc.runtime.reference_device import ReferenceDevice
+
+UNKNOWN_DEVICE = "BPC0601"
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the caller wants of a device. None: no budget, as many threads as suit."""
+
+    memory_bytes: int | None = None
+    threads: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A device that works, and in one line why it and no faster one ('' if it is the fastest)."""
+
+    device: Device
+    reason: str
+
+
+Maker = Callable[[Entries, Wishes], Device]
+
+
+def _make_reference(entries: Entries, wishes: Wishes) -> Device:
+    return ReferenceDevice(entries)
+
+
+# Fastest first. A maker raises ToolError where the machine lacks what it needs.
+MAKERS: dict[str, Maker] = {"reference": _make_reference}
+
+
+def choose(device: str, entries: Entries, wishes: Wishes = Wishes()) -> Choice:
+    """Make the device called `device`, or for "auto" the first of MAKERS that works.
+
+    Raises:
+        UsageError: there is no such device.
+        ToolError: the machine lacks what the device asked for needs.
+        BudgetError: no plan fits the budget.
+    """
+    if device != "auto":
+        check_device(device)
+        return Choice(MAKERS[device](entries, wishes), "")
+    missing: list[str] = []
+    for name, make in MAKERS.items():
+        try:
+            made = make(entries, wishes)
+        except ToolError as error:
+            missing.append(f"{name}: {error.diagnostics[0].message}")
+            continue
+        return Choice(made, f"on {made.name}, because {'; '.join(missing)}" if missing else "")
+    raise AssertionError("the reference always works")
+
+
+def check_device(device: str) -> None:
+    """Refuse a name that no device has."""
+    known = ("auto", *MAKERS)
+    if device not in known:
+        near = difflib.get_close_matches(device, known, n=1)
+        help = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(known)}"
+        raise UsageError.at(UNKNOWN_DEVICE, f"there is no device '{device}'", None, help=help)

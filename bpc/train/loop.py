@@ -1,0 +1,319 @@
+"""The training loop: windows of batches in, weights and metrics out."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from math import isfinite
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from bpc.data.batches import Batches
+from bpc.data.read import Dataset
+from bpc.entries import MICRO_STEP, MICRO_STEP_ADD, PREDICT, UPDATE, Entries
+from bpc.errors import Interrupted, Span
+from bpc.runtime.device import Device
+from bpc.spec.model import Spec
+from bpc.train.control import LossTerms, initial_control
+from bpc.train.evaluate import Evaluation, evaluate, feed
+from bpc.train.interrupt import StopRequest
+from bpc.train.metrics import MetricsFile
+from bpc.train.nonfinite import Fault, find_fault, find_unexplained, make_error
+from bpc.train.progress import Progress
+from bpc.train.run_folder import RunFolder, make_run_folder
+from bpc.train.units import UnitCounter, ZeroUnits
+from bpc.train.windows import Window, Windows, plan_windows
+from bpc.update import norm_name
+
+LOG_EVERY = 10
+LEAST_SCALE = 1.0  # below it, fp16 gradients overflow whatever the scale
+INTERRUPTED = "BPC0003"  # the command line prints this code's message as one line
+MANY_ZERO_UNITS = 0.05
+_TIMES_KEPT = 100_000
+_MOST_OVERFLOWS_TRACED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a run is given: a program on a device whose weights are set, data, and wishes."""
+
+    spec: Spec
+    entries: Entries
+    device: Device
+    data: Dataset
+    progress: Progress
+    steps: int | None = None
+    run_dir: str | os.PathLike[str] | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What the host knows of a run so far."""
+
+    step: int = 0
+    skipped: int = 0
+    traced: int = 0
+    seconds: float = 0.0
+    losses: list[float] = field(default_factory=list)
+    recent: list[float] = field(default_factory=list)
+    times: deque[float] = field(default_factory=lambda: deque(maxlen=_TIMES_KEPT))
+    train_loss: float | None = None
+    evaluation: Evaluation | None = None
+    units: list[ZeroUnits] = field(default_factory=list)
+
+
+def train(job: Job) -> dict[str, Any]:
+    """Train from the weights that the device holds, with fresh moments and counters.
+
+    Returns:
+        The facts of the run, as `--json` prints them.
+
+    Raises:
+        NonFiniteError: a step made inf or NaN, and the spec says to stop there; the weights are
+            those before it.
+        Interrupted: a signal asked for the end; the step at hand was finished and all is saved.
+        UsageError: the folder for the run is not empty.
+    """
+    return _Run(job, make_run_folder(job.spec.name, job.run_dir)).go()
+
+
+class _Run:
+    """One run with its folder open."""
+
+    def __init__(self, job: Job, folder: RunFolder):
+        self.job = job
+        self.folder = folder
+        self.device = job.device
+        spec = job.spec
+        part = job.data.train
+        source = Batches(part, spec.data.batch, spec.seed, spec.data.shuffle)
+        self.windows: Windows = plan_windows(source, spec.train, job.steps)
+        self.terms = LossTerms(spec, part["target"])
+        self.units = UnitCounter(job.entries.graphs[PREDICT], job.data.test)
+        self.norms = {s.name: norm_name(s.name) for s in job.entries.states_of("parameter")}
+        self.log_every = spec.train.log_every or LOG_EVERY
+        self.tally = _Tally()
+        self.metrics = MetricsFile(folder.metrics_path)
+
+    def go(self) -> dict[str, Any]:
+        """Run to the end, or to what stops it; the folder says which."""
+        self.folder.write_spec(Path(self.job.spec.path))
+        _reset(self.job, len(self.windows))
+        self.job.progress.on_start(self._describe())
+        try:
+            with StopRequest() as stop:
+                self._steps(stop)
+        finally:
+            self.metrics.close()
+        return self._finish("done")
+
+    def _steps(self, stop: StopRequest) -> None:
+        total = len(self.windows)
+        for index in range(total):
+            window = self.windows[index]
+            self._step(window)
+            last = stop.asked or window.number == total
+            self._report(window, last, total)
+            if stop.asked and window.number < total:
+                raise self._interrupt()
+
+    def _step(self, window: Window) -> None:
+        """Run one window; `found_inf` is the one thing that the host reads every time."""
+        started = time.perf_counter()
+        self.device.write_scalar("control.divisor", float(max(1, self.terms.count(window.batches))))
+        self._accumulate(window)
+        self.device.run(UPDATE, self.device.rows)
+        bad = bool(self.device.read_scalar("control.found_inf"))
+        elapsed = time.perf_counter() - started
+        self.tally.step = window.number
+        self.tally.seconds += elapsed
+        self.tally.recent.append(elapsed)
+        self.tally.times.append(elapsed)
+        if bad:
+            self._handle_bad(window, moved=False)
+
+    def _accumulate(self, window: Window) -> None:
+        first_row = 0
+        part = self.job.data.train
+        for number, rows in enumerate(window.batches):
+            count = feed(self.device, {name: values[rows] for name, values in part.items()})
+            self.device.write_scalar("control.first_row", first_row)
+            self.device.run(MICRO_STEP_ADD if number else MICRO_STEP, count)
+            first_row += count
+
+    # -- steps that are not finite ----------------------------------------------------------------
+
+    def _handle_bad(self, window: Window, moved: bool) -> None:
+        """Stop, or count the skipped step and say what overflowed.
+
+        `moved`: the loss alone is not finite, so that the update went through.
+        """
+        train, tally = self.job.spec.train, self.tally
+        tally.skipped += not moved
+        scaled = train.precision == "fp16"
+        hopeless = not scaled or self.device.read_scalar("control.scale") < LEAST_SCALE
+        if train.nonfinite == "stop" and hopeless:
+            raise self._stop_at(window, self._find(window), moved)
+        if tally.traced >= _MOST_OVERFLOWS_TRACED:
+            return
+        tally.traced += 1
+        fault = self._find(window)
+        event = "infinite loss" if moved else "skipped"
+        row = {"step": window.number, "event": event, "epoch": window.epoch}
+        row |= {"node": fault.node, "layer": fault.layer, "place": str(fault.span)}
+        self.metrics.write({**row, "scale": self.device.read_scalar("control.scale")})
+        text = f"step {window.number}, {event}: {fault.describe()} ({fault.span})"
+        self.job.progress.on_note(text)
+
+    def _find(self, window: Window) -> Fault:
+        job, part = self.job, self.job.data.train
+        train = job.spec.train
+        backoff = train.loss_scale.backoff if train.precision == "fp16" else 1.0
+        batches = [{name: values[rows] for name, values in part.items()} for rows in window.batches]
+        span: Span = job.spec.data.span
+        fault = find_fault(job.entries, self.device, batches, span, backoff)
+        return fault or find_unexplained(job.entries, self.device, job.spec.loss.span)
+
+    def _stop_at(self, window: Window, fault: Fault, moved: bool) -> Exception:
+        """The error of a step that is not finite, after saving the weights."""
+        rows = [int(row) for batch in window.batches for row in batch]
+        when = "after" if moved else "before"
+        kept = f"the weights {when} this step are in {self.folder.path}"
+        error = make_error(fault, window.number, rows, kept)
+        self.metrics.write({"step": window.number, "event": "stopped", "node": fault.node})
+        diagnostic = error.diagnostics[0]
+        found = {"node": fault.node, "element": list(fault.element), "value": fault.value}
+        self._finish("non-finite", **found, error=diagnostic.to_json())
+        return error
+
+    def _interrupt(self) -> Exception:
+        self._finish("interrupted")
+        step, total = self.tally.step, len(self.windows)
+        message = f"interrupted after step {step} of {total}; the weights are in {self.folder.path}"
+        return Interrupted.at(INTERRUPTED, message, None)
+
+    # -- what people and files are told -----------------------------------------------------------
+
+    def _report(self, window: Window, last: bool, total: int) -> None:
+        """Log and evaluate where it is time; the host reads the loss at no other time."""
+        every = self.job.spec.train.eval_every
+        due = window.number % every == 0 if every else window.ends_epoch
+        loss: float | None = None
+        if last or due or window.number % self.log_every == 0:
+            row = self._read(window)
+            loss = row["train_loss"]
+            found_inf = self.device.read_scalar("control.found_inf")
+            if loss is not None and not isfinite(loss) and not found_inf:
+                self._handle_bad(window, moved=True)
+            if last or due:
+                self._evaluate(row)
+            self.metrics.write(row)
+        self.job.progress.on_step(window.number, total, loss)
+
+    def _read(self, window: Window) -> dict[str, Any]:
+        """The metrics of one step."""
+        read, tally = self.device.read_scalar, self.tally
+        weight = read("control.weight")
+        loss = read("control.loss") / weight if weight else None
+        if loss is not None:
+            tally.losses.append(loss)
+        row = {
+            "step": window.number,
+            "epoch": window.epoch,
+            "train_loss": loss,
+            "lr": read("control.lr"),
+            "gradient_norm": read("control.norm"),
+            "scale": read("control.scale"),
+            "skipped": tally.skipped,
+            "step_ms": 1000 * sum(tally.recent) / len(tally.recent),
+            "gradient_norms": {name: read(norm) for name, norm in self.norms.items()},
+        }
+        tally.recent.clear()
+        return row
+
+    def _evaluate(self, row: dict[str, Any]) -> None:
+        """Add what the held-out part says to a row, and show it."""
+        tally = self.tally
+        ignored: Any = self.job.spec.loss.options.get("ignore_index")
+        found = tally.evaluation = evaluate(self.device, self.job.data.test, ignored)
+        tally.units = self.units.count(self._read_parameters())
+        row |= {"test_loss": found.loss, "test_accuracy": found.accuracy}
+        row["zero_units"] = {unit.layer: unit.share for unit in tally.units}
+        if tally.losses:
+            tally.train_loss = sum(tally.losses) / len(tally.losses)
+            tally.losses.clear()
+        self.job.progress.on_evaluation({**row, "train_loss": tally.train_loss})
+
+    def _read_parameters(self) -> dict[str, Any]:
+        return {name: self.device.read_state(name) for name in self.norms}
+
+    def _describe(self) -> dict[str, Any]:
+        """What `on_start` is told."""
+        states = self.job.entries.states_of("parameter")
+        return {
+            "name": self.job.spec.name,
+            "parameters": sum(self.device.read_state(state.name).size for state in states),
+            "precision": self.job.spec.train.precision,
+            "device": self.device.summary,
+            "planned_peak_bytes": self.device.planned_peak_bytes,
+            "budget_bytes": self.job.spec.train.memory_bytes,
+            "steps": len(self.windows),
+            "run_dir": str(self.folder.path),
+        }
+
+    def _finish(self, status: str, **more: object) -> dict[str, Any]:
+        """Save weights and result."""
+        tally, evaluation = self.tally, self.tally.evaluation
+        result: dict[str, Any] = {
+            "status": status,
+            "steps": tally.step,
+            "skipped_steps": tally.skipped,
+            "device": self.device.name,
+            "device_summary": self.device.summary,
+            "planned_peak_bytes": self.device.planned_peak_bytes,
+            "arena_bytes": self.device.arena_bytes,
+            "step_ms_median": 1000 * median(tally.times) if tally.times else None,
+            "final": {
+                "train_loss": tally.train_loss,
+                "test_loss": evaluation.loss if evaluation else None,
+                "test_accuracy": evaluation.accuracy if evaluation else None,
+            },
+            "test_rows": len(self.job.data.test["target"]),
+            "run_dir": str(self.folder.path),
+            "seconds": tally.seconds,
+            "notes": _make_notes(self.job, tally),
+            **more,
+        }
+        self.folder.write_parameters(self._read_parameters())
+        self.folder.write_result(result)
+        return result
+
+
+def _reset(job: Job, updates: int) -> None:
+    """Zero moments, gradients and metrics; set the control block."""
+    for kind in ("moment", "gradient", "metric"):
+        for state in job.entries.states_of(kind):
+            job.device.write_state(state.name, np.zeros_like(job.device.read_state(state.name)))
+    known = {state.name for state in job.entries.states_of("control")}
+    for name, value in initial_control(job.spec, updates).items():
+        assert name in known, f"{name} is no control value"
+        job.device.write_scalar(name, value)
+
+
+def _make_notes(job: Job, tally: _Tally) -> list[dict[str, Any]]:
+    """What a person should know, each with a place where it has one."""
+    notes: list[dict[str, Any]] = [{"text": text, "place": None} for text in job.notes]
+    if tally.skipped:
+        text = f"{tally.skipped} of {tally.step} steps were skipped: not finite"
+        notes.append({"text": text, "place": None})
+    for unit in sorted(tally.units, key=lambda unit: -unit.share):
+        if unit.share >= MANY_ZERO_UNITS:
+            text = f"layer {unit.layer}: {unit.share:.0%} of its units were zero on every example"
+            notes.append({"text": text, "place": unit.span.to_json()})
+    return notes
