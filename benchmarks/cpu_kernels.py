@@ -1,6 +1,6 @@
 """Speed of the CPU kernel headers on one core: products, convolutions, functions, the barrier.
 
-    python benchmarks/cpu_kernels.py [--march haswell] [--flags=-mprefer-vector-width=512]
+    python benchmarks/cpu_kernels.py [--march haswell] [--flags=-mprefer-vector-width=256]
 
 Best of several repetitions; GFLOP/s count two operations per multiply-add, G/s count elements.
 """
@@ -17,12 +17,14 @@ INCLUDE = Path(__file__).parents[1] / "templates" / "cpu" / "include"
 FLAGS = [
     *("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),
     *("-fopenmp-simd", "-fPIC", "-shared", "-pthread"),
+    *("-fno-thread-jumps", "-mprefer-vector-width=512"),
 ]
 FUNCTIONS = ("exp", "log", "tanh", "erf", "sigmoid", "softplus", "sin", "rsqrt")
 SOURCE = """
 #include <stdlib.h>
 #include "bpc_conv.h"
 #include "bpc_gemm.h"
+#include "bpc_random.h"
 #include "bpc_team.h"
 static void nothing(char*, const int64_t*, int64_t, int64_t) {}
 const bpc_kernel bpc_kernels[] = {nothing};

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bpc.errors import Span
@@ -276,8 +276,7 @@ class _Maker:
 
     def _level_of(self, names: Iterable[tuple[str, str]]) -> str:
         """How often a statement is computed: as often as its most frequent operand."""
-        found = {self._level_of_label(label) for _, label in names}
-        return next((level for level in ("inner", "row") if level in found), "scalar")
+        return highest(self._level_of_label(label) for _, label in names)
 
     def _level_of_label(self, label: str) -> str:
         if label == ACCUMULATOR:
@@ -408,25 +407,26 @@ def _is_regular(operand: Operand, inner: int) -> bool:
 
 
 def _resplit(kernel: Kernel, inner: int) -> Kernel:
-    """The same kernel with another number of trailing axes counted by c."""
-    from dataclasses import replace
-
-    def moved(operand: Operand) -> Operand:
-        return replace(operand, inner=inner)
-
-    def leveled(item: Item) -> Item:
+    """The same kernel with `inner` trailing axes counted by c, and levels to match."""
+    reads = tuple(replace(item, inner=inner) for item in kernel.reads)
+    levels = {item.label: item.level for item in reads} | {ACCUMULATOR: "inner"}
+    body: list[Item] = []
+    for item in kernel.body:
         if isinstance(item, Index):
-            level = "inner" if item.axis is None or item.axis >= len(item.dims) - inner else "row"
-            return replace(item, inner=inner, level=level)
-        return item
+            near = item.axis is None or item.axis >= len(item.dims) - inner
+            item = replace(item, inner=inner, level="inner" if near else "row")
+        elif isinstance(item, Statement):
+            item = replace(item, level=highest(levels[label] for _, label in item.names))
+        levels[item.label] = item.level
+        body.append(item)
+    writes = tuple(replace(item, inner=inner) for item in kernel.writes)
+    return replace(kernel, inner=inner, reads=reads, writes=writes, body=tuple(body))
 
-    return replace(
-        kernel,
-        inner=inner,
-        reads=tuple(moved(item) for item in kernel.reads),
-        writes=tuple(moved(item) for item in kernel.writes),
-        body=tuple(leveled(item) for item in kernel.body),
-    )
+
+def highest(levels: Iterable[str]) -> str:
+    """The most frequent of several levels; scalar if there is none."""
+    found = set(levels)
+    return next((level for level in ("inner", "row") if level in found), "scalar")
 
 
 def _word(node: Node) -> str:

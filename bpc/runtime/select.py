@@ -37,8 +37,14 @@ def _make_reference(entries: Entries, wishes: Wishes) -> Device:
     return ReferenceDevice(entries)
 
 
+def _make_cpu(entries: Entries, wishes: Wishes) -> Device:
+    from bpc.runtime.cpu.build import make_cpu
+
+    return make_cpu(entries, wishes.threads)
+
+
 # Fastest first. A maker raises ToolError where the machine lacks what it needs.
-MAKERS: dict[str, Maker] = {"reference": _make_reference}
+MAKERS: dict[str, Maker] = {"cpu": _make_cpu, "reference": _make_reference}
 
 
 def choose(device: str, entries: Entries, wishes: Wishes = Wishes()) -> Choice:

@@ -118,8 +118,7 @@ class _Run:
         for index in range(total):
             window = self.windows[index]
             self._step(window)
-            last = stop.asked or window.number == total
-            self._report(window, last, total)
+            self._report(window, window.number == total, total)
             if stop.asked and window.number < total:
                 raise self._interrupt()
 

@@ -36,7 +36,7 @@ UNARY = [
     *("sigmoid", "softplus", "sqrt", "rsqrt", "recip", "sign"),
 ]
 MATH = """
-#include "bpc_types.h"
+#include "bpc_random.h"
 #define UNARY(T, name) extern "C" void name##_##T(const T* __restrict x, T* __restrict y, long n) \\
   { _Pragma("omp simd") for (long i = 0; i < n; ++i) y[i] = bpc_##name(x[i]); }
 #define BINARY(T, name) extern "C" void name##_##T( \\

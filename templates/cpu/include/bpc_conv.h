@@ -22,7 +22,9 @@ struct bpc_conv {
 
 // Channels computed together, as many as the registers hold.
 constexpr long bpc_conv_tile = BPC_VECTOR_BYTES == 64 ? 8 : 4;
-constexpr long bpc_conv_tiles(long channels) { return (channels + bpc_conv_tile - 1) / bpc_conv_tile; }
+constexpr long bpc_conv_tiles(long channels) {
+  return (channels + bpc_conv_tile - 1) / bpc_conv_tile;
+}
 
 constexpr long bpc_conv_forward_units(const bpc_conv& s, long images) {
   return images * bpc_conv_tiles(s.out_channels);
@@ -60,7 +62,8 @@ template <> struct bpc_mask<double> {
   typedef int64_t lane;
   typedef int64_t vector __attribute__((vector_size(BPC_VECTOR_BYTES)));
 };
-alignas(64) constexpr int32_t bpc_count_f32[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+alignas(64) constexpr int32_t bpc_count_f32[16] = {0, 1, 2,  3,  4,  5,  6,  7,
+                                                   8, 9, 10, 11, 12, 13, 14, 15};
 alignas(64) constexpr int64_t bpc_count_f64[8] = {0, 1, 2, 3, 4, 5, 6, 7};
 BPC_INLINE const int32_t* bpc_lane_numbers(const float*) { return bpc_count_f32; }
 BPC_INLINE const int64_t* bpc_lane_numbers(const double*) { return bpc_count_f64; }

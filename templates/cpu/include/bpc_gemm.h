@@ -67,54 +67,6 @@ BPC_NOINLINE void bpc_tile_product(const Acc* a, long a_row, long a_col, const A
 
 // ---- packing ---------------------------------------------------------------------------------
 
-#if defined(__clang__)
-#define BPC_SHUFFLE(x, y, ...) __builtin_shufflevector(x, y, __VA_ARGS__)
-#else
-#define BPC_SHUFFLE(x, y, ...) __builtin_shuffle(x, y, decltype(x < y){__VA_ARGS__})
-#endif
-
-// Interleave the lanes of two vectors: the low halves as x0 y0 x1 y1 ..., or the high halves.
-#if BPC_VECTOR_BYTES == 64
-BPC_INLINE bpc_vec<float> bpc_interleave_low(bpc_vec<float> x, bpc_vec<float> y) {
-  return BPC_SHUFFLE(x, y, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-}
-BPC_INLINE bpc_vec<float> bpc_interleave_high(bpc_vec<float> x, bpc_vec<float> y) {
-  return BPC_SHUFFLE(x, y, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-}
-BPC_INLINE bpc_vec<double> bpc_interleave_low(bpc_vec<double> x, bpc_vec<double> y) {
-  return BPC_SHUFFLE(x, y, 0, 8, 1, 9, 2, 10, 3, 11);
-}
-BPC_INLINE bpc_vec<double> bpc_interleave_high(bpc_vec<double> x, bpc_vec<double> y) {
-  return BPC_SHUFFLE(x, y, 4, 12, 5, 13, 6, 14, 7, 15);
-}
-#elif BPC_VECTOR_BYTES == 32
-BPC_INLINE bpc_vec<float> bpc_interleave_low(bpc_vec<float> x, bpc_vec<float> y) {
-  return BPC_SHUFFLE(x, y, 0, 8, 1, 9, 2, 10, 3, 11);
-}
-BPC_INLINE bpc_vec<float> bpc_interleave_high(bpc_vec<float> x, bpc_vec<float> y) {
-  return BPC_SHUFFLE(x, y, 4, 12, 5, 13, 6, 14, 7, 15);
-}
-BPC_INLINE bpc_vec<double> bpc_interleave_low(bpc_vec<double> x, bpc_vec<double> y) {
-  return BPC_SHUFFLE(x, y, 0, 4, 1, 5);
-}
-BPC_INLINE bpc_vec<double> bpc_interleave_high(bpc_vec<double> x, bpc_vec<double> y) {
-  return BPC_SHUFFLE(x, y, 2, 6, 3, 7);
-}
-#else
-BPC_INLINE bpc_vec<float> bpc_interleave_low(bpc_vec<float> x, bpc_vec<float> y) {
-  return BPC_SHUFFLE(x, y, 0, 4, 1, 5);
-}
-BPC_INLINE bpc_vec<float> bpc_interleave_high(bpc_vec<float> x, bpc_vec<float> y) {
-  return BPC_SHUFFLE(x, y, 2, 6, 3, 7);
-}
-BPC_INLINE bpc_vec<double> bpc_interleave_low(bpc_vec<double> x, bpc_vec<double> y) {
-  return BPC_SHUFFLE(x, y, 0, 2);
-}
-BPC_INLINE bpc_vec<double> bpc_interleave_high(bpc_vec<double> x, bpc_vec<double> y) {
-  return BPC_SHUFFLE(x, y, 1, 3);
-}
-#endif
-
 // Transpose the square of `width` vectors from[r stride ...] into to[... to_stride]: log2(width)
 // rounds, each interleaving vector r with vector r + width / 2.
 template <class Acc, class T>
@@ -139,7 +91,8 @@ BPC_INLINE void bpc_transpose_square(const T* from, long stride, Acc* to, long t
 
 // to[p][j] = B(p, j) for k rows and `columns` columns, the rest of each row zero.
 template <class Acc, class T>
-BPC_NOINLINE void bpc_pack_panel(const T* b, long b_row, long b_col, long k, long columns, Acc* to) {
+BPC_NOINLINE void bpc_pack_panel(const T* b, long b_row, long b_col, long k, long columns,
+                                 Acc* to) {
   constexpr long width = bpc_width<Acc>, panel = bpc_panel<Acc>;
   long done = 0;  // columns packed for rows [0, whole)
   const long whole = b_row == 1 ? k - k % width : 0;
@@ -206,8 +159,8 @@ BPC_NOINLINE bpc_left_tile<Acc> bpc_copy_left(const T* a, long a_row, long a_col
 
 // A whole tile already in the accumulation type is read in place.
 template <class Acc>
-BPC_INLINE bpc_left_tile<Acc> bpc_place_left(const Acc* a, long a_row, long a_col, long rows, long k,
-                                             Acc* to) {
+BPC_INLINE bpc_left_tile<Acc> bpc_place_left(const Acc* a, long a_row, long a_col, long rows,
+                                             long k, Acc* to) {
   if (rows == bpc_tile_rows) return {a, a_row, a_col};
   return bpc_copy_left(a, a_row, a_col, rows, k, to);
 }

@@ -18,7 +18,6 @@
 
 #if defined(__CUDACC__)
 #define BPC_INLINE static __device__ __forceinline__
-#define BPC_FUNCTION static __device__
 BPC_INLINE uint32_t bpc_bits(float x) { return __float_as_uint(x); }
 BPC_INLINE uint64_t bpc_bits(double x) { return uint64_t(__double_as_longlong(x)); }
 BPC_INLINE float bpc_from_bits(uint32_t u) { return __uint_as_float(u); }
@@ -33,7 +32,6 @@ BPC_INLINE float bpc_abs(float x) { return fabsf(x); }
 BPC_INLINE double bpc_abs(double x) { return fabs(x); }
 #else
 #define BPC_INLINE static inline __attribute__((always_inline))
-#define BPC_FUNCTION static inline
 BPC_INLINE uint32_t bpc_bits(float x) {
   uint32_t u;
   __builtin_memcpy(&u, &x, sizeof u);
@@ -461,25 +459,4 @@ BPC_INLINE float bpc_uniform(int64_t seed, int64_t window, int64_t stream, int64
   const uint32_t low = (element & 1) != 0 ? w.word[1] : w.word[0];
   const uint32_t high = (element & 1) != 0 ? w.word[3] : w.word[2];
   return bpc_unit((element & 2) != 0 ? high : low);
-}
-
-// out[i] = bpc_uniform(seed, window, stream, first + i) for i < count: each block is made once
-// for its four elements, several times faster than element by element.
-BPC_FUNCTION void bpc_uniform_fill(float* out, int64_t seed, int64_t window, int64_t stream,
-                                  int64_t first, int64_t count) {
-  const uint32_t k0 = uint32_t(seed), k1 = uint32_t(uint64_t(seed) >> 32);
-  int64_t i = 0;
-  for (; i < count && ((first + i) & 3) != 0; ++i) {
-    out[i] = bpc_uniform(seed, window, stream, first + i);
-  }
-  const uint64_t block = uint64_t(first + i) >> 2;
-  const int64_t blocks = (count - i) / 4;
-#pragma omp simd
-  for (int64_t b = 0; b < blocks; ++b) {
-    const uint64_t n = block + uint64_t(b);
-    const bpc_philox_words w =
-        bpc_philox(uint32_t(n), uint32_t(n >> 32), uint32_t(window), uint32_t(stream), k0, k1);
-    for (int j = 0; j < 4; ++j) out[i + 4 * b + j] = bpc_unit(w.word[j]);
-  }
-  for (i += 4 * blocks; i < count; ++i) out[i] = bpc_uniform(seed, window, stream, first + i);
 }

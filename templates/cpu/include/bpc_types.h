@@ -67,7 +67,9 @@ template <class V> BPC_INLINE void bpc_store(double* p, long i, V value) { p[i] 
 template <class V> BPC_INLINE void bpc_store(int32_t* p, long i, V value) { p[i] = int32_t(value); }
 template <class V> BPC_INLINE void bpc_store(int64_t* p, long i, V value) { p[i] = int64_t(value); }
 BPC_INLINE void bpc_store(f16* p, long i, float value) { p[i] = bpc_to_f16(value); }
-BPC_INLINE void bpc_store(f16* p, long i, double value) { p[i] = bpc_to_f16(bpc_round_to_odd(value)); }
+BPC_INLINE void bpc_store(f16* p, long i, double value) {
+  p[i] = bpc_to_f16(bpc_round_to_odd(value));
+}
 BPC_INLINE void bpc_store(bf16* p, long i, float value) { p[i] = bpc_to_bf16(value); }
 BPC_INLINE void bpc_store(bf16* p, long i, double value) {
   p[i] = bpc_to_bf16(bpc_round_to_odd(value));
@@ -213,3 +215,51 @@ template <class Acc, class T> BPC_INLINE bpc_vec<Acc> bpc_vec_widen(const T* p) 
     return bpc_vec_load(wide);
   }
 }
+
+#if defined(__clang__)
+#define BPC_SHUFFLE(x, y, ...) __builtin_shufflevector(x, y, __VA_ARGS__)
+#else
+#define BPC_SHUFFLE(x, y, ...) __builtin_shuffle(x, y, decltype(x < y){__VA_ARGS__})
+#endif
+
+// Interleave the lanes of two vectors: the low halves as x0 y0 x1 y1 ..., or the high halves.
+#if BPC_VECTOR_BYTES == 64
+BPC_INLINE bpc_vec<float> bpc_interleave_low(bpc_vec<float> x, bpc_vec<float> y) {
+  return BPC_SHUFFLE(x, y, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+}
+BPC_INLINE bpc_vec<float> bpc_interleave_high(bpc_vec<float> x, bpc_vec<float> y) {
+  return BPC_SHUFFLE(x, y, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+}
+BPC_INLINE bpc_vec<double> bpc_interleave_low(bpc_vec<double> x, bpc_vec<double> y) {
+  return BPC_SHUFFLE(x, y, 0, 8, 1, 9, 2, 10, 3, 11);
+}
+BPC_INLINE bpc_vec<double> bpc_interleave_high(bpc_vec<double> x, bpc_vec<double> y) {
+  return BPC_SHUFFLE(x, y, 4, 12, 5, 13, 6, 14, 7, 15);
+}
+#elif BPC_VECTOR_BYTES == 32
+BPC_INLINE bpc_vec<float> bpc_interleave_low(bpc_vec<float> x, bpc_vec<float> y) {
+  return BPC_SHUFFLE(x, y, 0, 8, 1, 9, 2, 10, 3, 11);
+}
+BPC_INLINE bpc_vec<float> bpc_interleave_high(bpc_vec<float> x, bpc_vec<float> y) {
+  return BPC_SHUFFLE(x, y, 4, 12, 5, 13, 6, 14, 7, 15);
+}
+BPC_INLINE bpc_vec<double> bpc_interleave_low(bpc_vec<double> x, bpc_vec<double> y) {
+  return BPC_SHUFFLE(x, y, 0, 4, 1, 5);
+}
+BPC_INLINE bpc_vec<double> bpc_interleave_high(bpc_vec<double> x, bpc_vec<double> y) {
+  return BPC_SHUFFLE(x, y, 2, 6, 3, 7);
+}
+#else
+BPC_INLINE bpc_vec<float> bpc_interleave_low(bpc_vec<float> x, bpc_vec<float> y) {
+  return BPC_SHUFFLE(x, y, 0, 4, 1, 5);
+}
+BPC_INLINE bpc_vec<float> bpc_interleave_high(bpc_vec<float> x, bpc_vec<float> y) {
+  return BPC_SHUFFLE(x, y, 2, 6, 3, 7);
+}
+BPC_INLINE bpc_vec<double> bpc_interleave_low(bpc_vec<double> x, bpc_vec<double> y) {
+  return BPC_SHUFFLE(x, y, 0, 2);
+}
+BPC_INLINE bpc_vec<double> bpc_interleave_high(bpc_vec<double> x, bpc_vec<double> y) {
+  return BPC_SHUFFLE(x, y, 1, 3);
+}
+#endif
