@@ -40,7 +40,7 @@ def _make_reference(entries: Entries, wishes: Wishes) -> Device:
 def _make_cpu(entries: Entries, wishes: Wishes) -> Device:
     from bpc.runtime.cpu.build import make_cpu
 
-    return make_cpu(entries, wishes.threads)
+    return make_cpu(entries, wishes.threads, wishes.memory_bytes)
 
 
 # Fastest first. A maker raises ToolError where the machine lacks what it needs.

@@ -7,15 +7,20 @@ import os
 from bpc.codegen.cpu import Source, generate
 from bpc.entries import Entries
 from bpc.passes import run_passes
-from bpc.plan.program import Program, build_program
+from bpc.plan.choose import Planned, plan_program
+from bpc.plan.program import Program
 from bpc.runtime.cpu.device import CpuDevice
 from bpc.runtime.cpu.toolchain import build_library, find_toolchain
 
 
-def plan(entries: Entries) -> Program:
-    """The program of all entry points."""
+def plan(entries: Entries, memory_bytes: int | None = None) -> Planned:
+    """The program of all entry points under a budget for the arena.
+
+    Raises:
+        BudgetError: no plan fits.
+    """
     graphs = {name: run_passes(graph) for name, graph in entries.graphs.items()}
-    return build_program(graphs, entries.states, entries.rows)
+    return plan_program(graphs, entries.states, entries.rows, memory_bytes)
 
 
 def write_source(program: Program, title: str) -> Source:
@@ -24,14 +29,17 @@ def write_source(program: Program, title: str) -> Source:
     return generate(title, kernels, program.rows)
 
 
-def make_cpu(entries: Entries, threads: int | None) -> CpuDevice:
+def make_cpu(
+    entries: Entries, threads: int | None, memory_bytes: int | None = None
+) -> CpuDevice:
     """A compiled device.
 
     Raises:
         ToolError: no compiler, or it refuses the text.
+        BudgetError: no plan fits.
     """
     find_toolchain()
-    program = plan(entries)
+    program = plan(entries, memory_bytes).program
     source = write_source(program, "network")
     library = build_library(source.text)
     return CpuDevice(program, source, library, threads or default_threads())
