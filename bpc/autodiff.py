@@ -9,7 +9,7 @@ from bpc.expr import Const, flops, variables
 from bpc.ir import Builder, Graph, Node, Value, retain, verify
 from bpc.ops import OPS, GradientForm, gradient_elementwise, gradient_forms, is_elementwise
 from bpc.ops.base import scalar_form
-from bpc.types import elements
+from bpc.types import BIT, nbytes
 
 _SAMPLE_ROWS = 1 << 10  # choices compare bytes at this many rows; only ratios matter
 
@@ -174,13 +174,10 @@ class _Choice:
         return {self.roots.get(name, name) for name in used}
 
     def _bytes(self, node: Node, form: GradientForm) -> int:
-        """Bits that the form keeps and nothing else does."""
-        new = self._reads(node, form) - self.kept
-        full = sum(self._bits(self.values[name]) for name in new)
-        return full + len(form.masks) * elements(node.output.shape, _SAMPLE_ROWS)
-
-    def _bits(self, value: Value) -> int:
-        return value.dtype.bits * elements(value.shape, _SAMPLE_ROWS)
+        """Bytes that the form keeps and nothing else does."""
+        new = (self.values[name] for name in self._reads(node, form) - self.kept)
+        full = sum(nbytes(value.dtype, value.shape, _SAMPLE_ROWS) for value in new)
+        return full + len(form.masks) * nbytes(BIT, node.output.shape, _SAMPLE_ROWS)
 
 
 def _saved_by(node: Node) -> tuple[str, ...]:

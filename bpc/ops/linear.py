@@ -48,11 +48,14 @@ def _shaped(b: Builder, value: Value, shape: Shape, name: str) -> Value:
 
 
 def _product_gradients(b: Builder, node: Node, g: Value) -> tuple[Value, Value]:
-    """y = a @ w gives da = g @ w^T and dw = a^T @ g, over all leading axes of a."""
+    """y = a @ w gives da = g @ w^T and dw = a^T @ g, over all leading axes of a.
+
+    The weight's gradient comes first: after it a may be needed no more, and da can take its place.
+    """
     a, w = (b.values[name] for name in node.inputs[:2])
     rows, grads = _flat(b, a, a.name), _flat(b, g, g.name)
-    da = b.add("gemm", grads, w, name=f"d_{a.name}", ta=False, tb=True, dtype=a.dtype.name)
     dw = b.add("gemm", rows, grads, name=f"d_{w.name}", ta=True, tb=False, dtype=w.dtype.name)
+    da = b.add("gemm", grads, w, name=f"d_{a.name}", ta=False, tb=True, dtype=a.dtype.name)
     return _shaped(b, da, a.shape, f"d_{a.name}"), dw
 
 
@@ -215,13 +218,13 @@ def _gradient_conv2d(b: Builder, node: Node, results: Sequence[Value | None]) ->
         return (None,) * len(node.inputs)
     x, weight = (b.values[name] for name in node.inputs[:2])
     options = {key: node.attr(key) for key in ("stride", "padding")}
-    dx = b.add("conv2d_input", g, weight, name=f"d_{x.name}", shape=x.shape, **options)
+    db = None
+    if len(node.inputs) == 3:
+        bias = b.values[node.inputs[2]]
+        db = b.add("sum", g, name=f"d_{bias.name}", axes=(0, 2, 3), dtype=bias.dtype.name)
     dw = b.add("conv2d_weight", x, g, name=f"d_{weight.name}", shape=weight.shape, **options)
-    if len(node.inputs) == 2:
-        return dx, dw
-    bias = b.values[node.inputs[2]]
-    db = b.add("sum", g, name=f"d_{bias.name}", axes=(0, 2, 3), dtype=bias.dtype.name)
-    return dx, dw, db
+    dx = b.add("conv2d_input", g, weight, name=f"d_{x.name}", shape=x.shape, **options)
+    return (dx, dw, db)[: len(node.inputs)]
 
 
 def _infer_shaped(operands: Values, attrs: Attrs) -> tuple[Result, ...]:

@@ -8,7 +8,7 @@ element-wise result takes the place of an operand that it reads last.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bpc.ir import Graph, State, Value
 from bpc.kernel import Kernel, Operand
@@ -94,8 +94,13 @@ def build_program(
         name: place_entry(name, graph, persistent, offsets, end, rows)
         for name, graph in graphs.items()
     }
-    arena = max([end, *(entry.replayed.peak_bytes for entry in entries.values())])
-    return Program(rows, entries, persistent, kinds, offsets, end, arena)
+    return join_entries(Program(rows, {}, persistent, kinds, offsets, end, end), entries)
+
+
+def join_entries(program: Program, entries: Mapping[str, Entry]) -> Program:
+    """The program with other entry points over the same persistent part."""
+    ends = [entry.replayed.peak_bytes for entry in entries.values()]
+    return replace(program, entries=entries, arena_bytes=max(program.persistent_bytes, *ends))
 
 
 def _stack(values: Mapping[str, Value], rows: int) -> tuple[dict[str, int], int]:

@@ -116,15 +116,15 @@ class _Run:
     def _steps(self, stop: StopRequest) -> None:
         total = len(self.windows)
         for index in range(total):
-            window = self.windows[index]
-            self._step(window)
+            window = self._step(index)
             self._report(window, window.number == total, total)
             if stop.asked and window.number < total:
                 raise self._interrupt()
 
-    def _step(self, window: Window) -> None:
+    def _step(self, index: int) -> Window:
         """Run one window; `found_inf` is the one thing that the host reads every time."""
         started = time.perf_counter()
+        window = self.windows[index]
         self.device.write_scalar("control.divisor", float(max(1, self.terms.count(window.batches))))
         self._accumulate(window)
         self.device.run(UPDATE, self.device.rows)
@@ -136,6 +136,7 @@ class _Run:
         self.tally.times.append(elapsed)
         if bad:
             self._handle_bad(window, moved=False)
+        return window
 
     def _accumulate(self, window: Window) -> None:
         first_row = 0

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +14,7 @@ import pytest
 
 from bpc.resources import spec_root
 
+ROOT = Path(__file__).resolve().parents[2]
 DIGITS = str(spec_root() / "digits_mlp.yaml")
 LOG = """\
 bpc: 1
@@ -76,3 +81,25 @@ def test_a_folder_in_use_is_wrong_usage(run: Any) -> None:
     Path("there/file").touch()
     code, _, err = run("train", DIGITS, "--device", "reference", "--run-dir", "there")
     assert code == 2 and "there is not an empty folder" in err
+
+
+def test_sigterm_finishes_the_step_saves_and_ends_with_130() -> None:
+    words = [sys.executable, "-m", "bpc.cli.main", "train", DIGITS, "--device", "reference"]
+    words += ["--set", "train.log_every=1", "--set", "train.epochs=10000", "--run-dir", "there"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    metrics = Path("there/metrics.jsonl")
+    deadline = time.monotonic() + 30
+    while not (metrics.exists() and metrics.read_text().count("\n") >= 3):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    process.terminate()
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    stored = json.loads(Path("there/result.json").read_text())
+    steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
+    assert (stored["status"], stored["steps"]) == ("interrupted", steps[-1])
+    assert f"interrupted after step {steps[-1]} of 230000" in err
+    assert Path("there/parameters.npz").is_file()

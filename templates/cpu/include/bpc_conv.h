@@ -128,14 +128,23 @@ template <class Acc, long Lanes> struct bpc_tap {
                                 : (axis.divisor - scaled % axis.divisor) % axis.divisor;
     long position = (scaled + low * axis.step) / axis.divisor;
     if (low >= count || position >= axis.size) return false;
-    alignas(64) typename bpc_mask<Acc>::lane flags[Lanes] = {};
     for (long l = 0; l < Lanes; ++l) buffer[l] = Acc(0);
-    for (long l = low; l < count && position < axis.size; l += axis.divisor) {
-      flags[l] = -1;
-      buffer[l] = Acc(bpc_load(row, position));
-      position += axis.step;
+    if (axis.divisor == 1) {
+      const long fit = low + (axis.size - position + axis.step - 1) / axis.step;
+      const long high = fit < count ? fit : count;
+      set_mask(low, high);
+#pragma omp simd
+      for (long l = low; l < high; ++l) {
+        buffer[l] = Acc(bpc_load(row, position + (l - low) * axis.step));
+      }
+    } else {
+      alignas(64) typename bpc_mask<Acc>::lane flags[Lanes] = {};
+      for (long l = low; l < count && position < axis.size; l += axis.divisor, ++position) {
+        flags[l] = -1;
+        buffer[l] = Acc(bpc_load(row, position));
+      }
+      __builtin_memcpy(mask, flags, sizeof mask);
     }
-    __builtin_memcpy(mask, flags, sizeof mask);
     values = buffer;
     masked = true;
     return true;

@@ -118,7 +118,7 @@ BPC_INLINE void bpc_bits_store(uint8_t* p, long first, const uint8_t* flags, lon
 #else
 #define BPC_VECTOR_BYTES 16
 #endif
-#define BPC_NOINLINE static __attribute__((noinline))
+#define BPC_NOINLINE static __attribute__((noinline, unused))
 
 template <class T> struct bpc_vector;
 template <> struct bpc_vector<float> {

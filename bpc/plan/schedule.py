@@ -1,0 +1,109 @@
+"""From a chain and its plan to a graph in execution order, with what is repeated repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from bpc.ir import Graph, Node, Value, retain, verify
+from bpc.ops import OPS
+from bpc.plan.model import Action
+from bpc.plan.segments import Chain
+
+REPEAT = "~"
+"""Separates a value's name from the number of its repetition."""
+
+
+def schedule(chain: Chain, actions: Sequence[Action]) -> Graph:
+    """The joint graph with its nodes in the order of the actions.
+
+    A segment that runs again gives new values (`relu1~2`); whoever reads a forward value reads
+    its newest instance. Repeated nodes belong to the backward phase, so that they fuse with what
+    needs them. Nodes whose results nobody reads are dropped.
+    """
+    emit = _Emitter(chain)
+    for action in actions:
+        if action.kind == "backward":
+            emit.backward(chain.backward[action.segment])
+        else:
+            emit.forward(action.segment, chain.forward[action.segment])
+    return emit.finish()
+
+
+def original(name: str) -> str:
+    """A value's name without the number of its repetition."""
+    return name.split(REPEAT, 1)[0]
+
+
+@dataclass(slots=True)
+class _Emitter:
+    """Collects node instances; `newest` maps a forward value to its latest instance."""
+
+    chain: Chain
+    nodes: list[Node] = field(default_factory=list)
+    newest: dict[str, str] = field(default_factory=dict)
+    runs: dict[int, int] = field(default_factory=dict)
+    uses: dict[str, int] = field(default_factory=dict)
+    makers: dict[str, Node] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.makers = self.chain.graph.producers()
+
+    def forward(self, segment: int, nodes: Iterable[Node]) -> None:
+        """Run a segment's forward; from the second time on it is a repetition."""
+        run = self.runs[segment] = self.runs.get(segment, 0) + 1
+        phase = "forward" if run == 1 else "backward"
+        local: dict[str, str] = {}
+        for node in nodes:
+            self._emit(node, run, phase, local)
+
+    def backward(self, nodes: Iterable[Node]) -> None:
+        """Run a segment's backward, once."""
+        local: dict[str, str] = {}
+        for node in nodes:
+            inputs = tuple(self._operand(name, "backward", local) for name in node.inputs)
+            self.nodes.append(replace(node, inputs=inputs))
+
+    def finish(self) -> Graph:
+        """The graph of all instances."""
+        local: dict[str, str] = {}
+        graph = self.chain.graph
+        updates = tuple(
+            (state, self._operand(value, "forward", local)) for state, value in graph.updates
+        )
+        outputs = tuple(
+            (role, self._operand(value, "forward", local)) for role, value in graph.outputs
+        )
+        joint = replace(graph, nodes=tuple(self.nodes), updates=updates, outputs=outputs)
+        return verify(retain(joint), OPS)
+
+    def _emit(self, node: Node, run: int, phase: str, local: dict[str, str]) -> None:
+        inputs = tuple(self._operand(name, phase, local) for name in node.inputs)
+        suffix = "" if run == 1 else f"{REPEAT}{run}"
+        self._append(node, inputs, suffix, phase)
+        for value in node.outputs:
+            self.newest[value.name] = value.name + suffix
+
+    def _operand(self, name: str, phase: str, local: dict[str, str]) -> str:
+        """The instance of a value to read now; free nodes are made anew, once per action."""
+        maker = self.makers.get(name)
+        if maker is None or maker.phase != "forward":
+            return name
+        if maker.name not in self.chain.free:
+            return self.newest[name]
+        if name not in local:
+            inputs = tuple(self._operand(part, phase, local) for part in maker.inputs)
+            count = self.uses[maker.name] = self.uses.get(maker.name, 0) + 1
+            suffix = "" if count == 1 else f"{REPEAT}{count}"
+            self._append(maker, inputs, suffix, phase)
+            local[name] = name + suffix
+        return local[name]
+
+    def _append(self, node: Node, inputs: tuple[str, ...], suffix: str, phase: str) -> None:
+        outputs = tuple(
+            Value(value.name + suffix, value.dtype, value.shape) for value in node.outputs
+        )
+        renamed = replace(
+            node, name=node.name + suffix, inputs=inputs, outputs=outputs, phase=phase
+        )
+        self.nodes.append(renamed)
