@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,7 @@ from bpc.gradients import GradientGraph, build_forward, build_gradients, names_o
 from bpc.ir import Graph
 from bpc.ops.layers import layer_schemas, loss_schemas
 from bpc.runtime.device import Device
-from bpc.runtime.reference import run_graph
-from bpc.runtime.select import Choice, Wishes, check_device, choose
+from bpc.runtime.select import Choice, RunGraph, Wishes, check_device, choose, graph_runner
 from bpc.spec.load import load_spec
 from bpc.spec.model import Spec
 from bpc.train.control import initial_control
@@ -38,7 +37,6 @@ from bpc.types import Rows, shape_at
 from bpc.update import OPTIMIZERS, master_name
 
 Array = NDArray[Any]
-RunGraph = Callable[[Graph, Mapping[str, Array], int], Mapping[str, Array]]
 
 
 def compile(
@@ -88,7 +86,7 @@ class Net:
         entries: Entries,
         device: str = "auto",
         threads: int | None = None,
-        run_gradients: RunGraph = run_graph,
+        run_gradients: RunGraph | None = None,
     ):
         self.spec = spec
         self.description = description
@@ -270,6 +268,8 @@ class Net:
     ) -> dict[str, Array]:
         rows = len(batch["target"])
         control = {name: np.asarray(x) for name, x in initial_control(self.spec, 0).items()}
+        if self._run_gradients is None:
+            self._run_gradients = graph_runner(self.device, self._threads)
         values = self._run_gradients(made.graph, {**control, **self.parameters(), **batch}, rows)
         roles = dict(made.graph.outputs)
         found = {}

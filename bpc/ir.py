@@ -127,11 +127,11 @@ class Graph:
         """Values that must exist after the last node: outputs and next versions of states."""
         return {name for _, name in self.outputs} | {name for _, name in self.updates}
 
-    def digraph(self) -> networkx.MultiDiGraph:
+    def digraph(self) -> networkx.MultiDiGraph[str]:
         """A networkx view: nodes by name, one edge per operand, labelled with the value."""
         import networkx as nx
 
-        view = nx.MultiDiGraph(name=self.name)
+        view: networkx.MultiDiGraph[str] = nx.MultiDiGraph(name=self.name)
         makers = self.producers()
         for node in self.nodes:
             view.add_node(node.name, op=node.op, phase=node.phase)

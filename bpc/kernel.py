@@ -114,7 +114,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """`label` = sum or max of `source` over c (or over `count` partial sums, in a scalar kernel)."""
+    """`label` = sum or max of `source` over c; in a scalar kernel, over `count` partial sums."""
 
     label: str
     kind: str

@@ -8,12 +8,12 @@ from typing import Any
 
 from bpc.data.describe import Description
 from bpc.errors import BpcError, Collector, Note, Span, SpecError
-from bpc.expr import Expr, Var, parse_formula, substitute
+from bpc.expr import Expr, Var, parse_formula, select, substitute
 from bpc.ir import Builder, Graph, Init, State, Value, verify
 from bpc.ops import LOSSES, OPS, ShapeFault
 from bpc.ops.layers import FORMULA
 from bpc.spec.model import FunctionSpec, InitSpec, LayerSpec, Spec
-from bpc.types import I64, PRECISIONS, DType, Rows, Shape, compute_type, format_shape
+from bpc.types import BIT, I64, PRECISIONS, DType, Rows, Shape, compute_type, format_shape
 
 CONTROL_DROPOUT = ("seed", "window", "first_row")
 """Control values that draws are keyed by; they are i64 scalars set before a call."""
@@ -196,13 +196,30 @@ def _lower_layer(lowering: _Lowering, layer: LayerSpec) -> None:
     lowering.layer, lowering.options, lowering.spans = layer, layer.options, layer.spans
     b = lowering.builder
     b.span, b.scope = layer.span, layer.full_name
-    inputs = [lowering.known[name] for name in layer.inputs]
+    inputs = [_as_number(lowering, lowering.known[name]) for name in layer.inputs]
     try:
         value = _apply(lowering, layer, inputs)
     except ShapeFault as fault:
         raise _placed(lowering, fault) from None
     lowering.known[layer.full_name] = value
     lowering.places[layer.full_name] = layer.span
+
+
+def _as_number(lowering: _Lowering, value: Value) -> Value:
+    """A truth value as 1 or 0 for a layer that is not element-wise: those compute in its type."""
+    assert lowering.layer is not None
+    op = lowering.layer.op
+    written_out = op not in OPS.layers()  # a formula or a function
+    if value.dtype != BIT or written_out or (op in OPS and OPS[op].body is not None):
+        return value
+    return lowering.builder.add(
+        "map",
+        value,
+        name=f"{value.name}.number",
+        expr=select(Var("x"), 1.0, 0.0),
+        arguments=("x",),
+        dtype=lowering.storage.name,
+    )
 
 
 def _placed(lowering: _Lowering, fault: ShapeFault) -> SpecError:

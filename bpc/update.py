@@ -17,6 +17,7 @@ from bpc.expr import (
     Const,
     Expr,
     Var,
+    and_,
     clip,
     cos,
     ge,
@@ -246,7 +247,7 @@ def build_update(forward: Graph, spec: Spec) -> Graph:
 
 
 def _norm_and_clip(make: _Update, parameters: Sequence[State]) -> tuple[Value, Value]:
-    """(found, factor): 1 where any gradient is not finite, and what gradients are multiplied by.
+    """(found, factor): 1 where the loss or any gradient is not finite; the gradients' factor.
 
     The norm is that of the unscaled gradients, summed in f64, so that neither squares of large
     numbers overflow nor squares of small ones vanish. Clipping: factor min(1, clip / norm).
@@ -289,7 +290,8 @@ def _norm_and_clip(make: _Update, parameters: Sequence[State]) -> tuple[Value, V
     assert total is not None, "a network without parameters has no update"
     norm = make.scalar("norm", sqrt(Var("q")) * Var("u"), q=total, u=unscale)
     make.write("control.norm", norm)
-    found = make.scalar("found", select(isfinite(Var("q")), 0, 1), "i64", q=total)
+    sound = and_(isfinite(Var("q")), isfinite(Var("l")))
+    found = make.scalar("found", select(sound, 0, 1), "i64", q=total, l=make.control("loss"))
     make.write("control.found_inf", found)
     limit = make.spec.train.clip
     if limit is None:
@@ -441,7 +443,7 @@ def _adam(
 
     Source: Kingma and Ba 2014 (arXiv:1412.6980); Loshchilov and Hutter 2017 (arXiv:1711.05101).
     """
-    options = {key: value for key, value in make.spec.train.optimizer.options.items()}
+    options = make.spec.train.optimizer.options
     beta1, beta2, eps, decay = (
         float(str(options[key])) for key in ("beta1", "beta2", "eps", "weight_decay")
     )

@@ -19,7 +19,7 @@ from bpc.codegen.templating import render
 from bpc.expr import render_formula
 from bpc.kernel import Kernel, Operand, Reduction, Statement, Store, kernel_bytes
 from bpc.ops.linear import output_size
-from bpc.types import BIT, F64, Rows, compute_type, extent, format_shape, multiply
+from bpc.types import BIT, F64, Rows, Shape, compute_type, extent, format_shape, multiply
 
 BLOCK = 256
 """Columns between two writes of packed conditions."""
@@ -61,7 +61,7 @@ def generate(title: str, kernels: Sequence[Kernel], rows: int) -> Source:
             served.append([])
         served[found[key]].append(kernel)
         index.append(found[key])
-    names = _unique_names([group[0].name for group in served])
+    names = _unique_names([_common_name([kernel.name for kernel in group]) for group in served])
     functions = tuple(
         Function(name, _function(name, group, rows), tuple(kernel.name for kernel in group))
         for name, group in zip(names, served, strict=True)
@@ -70,12 +70,21 @@ def generate(title: str, kernels: Sequence[Kernel], rows: int) -> Source:
     return Source(text, functions, tuple(index))
 
 
+def _common_name(names: list[str]) -> str:
+    """The words that all names share (`adam` of adam_fc1_weight, adam_fc2_bias), else the first."""
+    columns = zip(*(name.split("_") for name in names), strict=False)
+    return "_".join(words[0] for words in columns if len(set(words)) == 1) or names[0]
+
+
 def _unique_names(names: list[str]) -> list[str]:
-    count: dict[str, int] = {}
-    unique = []
+    """Names that differ: a later `adam` becomes `adam_2`, or the first number that is free."""
+    unique: list[str] = []
     for name in names:
-        count[name] = count.get(name, 0) + 1
-        unique.append(name if count[name] == 1 else f"{name}_{count[name]}")
+        label, count = name, 1
+        while label in unique or (count > 1 and label in names):
+            count += 1
+            label = f"{name}_{count}"
+        unique.append(label)
     return unique
 
 
@@ -120,14 +129,35 @@ def _header(kernel: Kernel, group: Sequence[Kernel], rows: int) -> list[str]:
     """What the kernel computes, on which shapes, how much it moves, and where it comes from."""
     read, written = kernel_bytes(kernel, rows)
     lines = [_formula(item) for item in kernel.body if isinstance(item, Statement | Reduction)]
+    lines += _tensors("reads ", kernel.reads) + _tensors("writes", kernel.writes)
     lines.append(f"space {format_shape(kernel.space)}; at {rows} rows reads {read:,} B, writes")
     lines[-1] += f" {written:,} B, {kernel.flops:,} FLOPs"
-    lines.append("from " + ", ".join(f"{span.file}:{span.line}" for span in kernel.spans))
+    places = dict.fromkeys(f"{span.file}:{span.line}" for span in kernel.spans)
+    lines.append("from " + ", ".join(places))
     if len(group) > 1:
-        others = ", ".join(other.name for other in group[1:6])
-        more = f" and {len(group) - 6} more" if len(group) > 6 else ""
-        lines.append(f"also {others}{more}")
+        # Repetitions are left out: a plan for another budget should not change the text.
+        served = list(dict.fromkeys(k.name for k in group if "_again" not in k.name))
+        more = f" and {len(served) - 6} more" if len(served) > 6 else ""
+        if len(served) > 1:
+            lines.append("serves " + ", ".join(served[:6]) + more)
     return lines
+
+
+def _tensors(verb: str, operands: Sequence[Operand]) -> list[str]:
+    """Each tensor with its type and the shape that the kernel touches, three to a line."""
+    seen = dict.fromkeys(
+        f"{operand.value} {operand.dtype}{format_shape(touched_shape(operand))}"
+        for operand in operands
+    )
+    texts = list(seen)
+    lines = [", ".join(texts[at : at + 3]) for at in range(0, len(texts), 3)]
+    return [f"{verb if at == 0 else ' ' * len(verb)} {text}" for at, text in enumerate(lines)]
+
+
+def touched_shape(operand: Operand) -> Shape:
+    """The axes of an operand along which its elements differ."""
+    pairs = zip(operand.dims, operand.strides, strict=True)
+    return tuple(dim for dim, stride in pairs if stride)
 
 
 def _formula(item: Statement | Reduction) -> str:

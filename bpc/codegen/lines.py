@@ -166,9 +166,10 @@ class Lines:
             axis = item.axis if item.axis < split else item.axis - split
             strides = tuple(int(k == axis) for k in range(len(axes)))
             return " + ".join(position(axes, strides, row if item.axis < split else column)) or "0"
-        width = _product(item.dims[split:])
-        terms = [f"{row} * {width}" if width != 1 else row] if split else []
-        terms.append(column)
+        terms = [column]
+        if split:
+            width = _product(item.dims[split:])
+            terms.insert(0, f"{row} * {width}" if width != 1 else row)
         if item.first:
             per_row = _product(item.dims[1:])
             terms.append(f"{item.first} * {per_row}")
@@ -247,7 +248,10 @@ def structure(kernel: Kernel) -> tuple[object, ...]:
         kernel.skeleton,
         kernel.space if sized else None,
         kernel.inner if sized else None,
-        tuple(_shape_of(item, sized) for item in (*kernel.reads, *kernel.writes)),
+        tuple(_shape_of(item, sized) for item in kernel.reads),
+        # A chunk's sum has one place whether there is one chunk or many.
+        tuple(_shape_of(item, sized) for item in kernel.writes if kernel.skeleton != "chunks"),
+        tuple(item.dtype for item in kernel.writes),
         tuple(_item_key(item, number) for item in kernel.body),
         tuple((number[store.label], number[store.operand]) for store in kernel.stores),
         tuple(number[label] for label in kernel.sources),

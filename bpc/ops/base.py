@@ -28,6 +28,7 @@ from bpc.ir import Attrs, Builder, Init, Node, Result, Value
 from bpc.types import (
     BIT,
     DTYPES,
+    F32,
     F64,
     I64,
     DType,
@@ -191,12 +192,17 @@ def broadcast_dims(shapes: Sequence[Shape]) -> Shape:
 
 
 def result_type(operands: Sequence[Value], attrs: Attrs) -> DType:
-    """The type of an arithmetic result: the attribute `dtype`, else the widest real operand."""
+    """The type of an arithmetic result: the attribute `dtype`, else the widest real operand.
+
+    Sums and products of truth values are numbers, in f32.
+    """
     named = dict(attrs).get("dtype")
     if named is not None:
         return DTYPES[named]
     real = [value.dtype for value in operands if value.dtype.kind == "float"]
-    return max(real, key=lambda dtype: dtype.bits) if real else operands[0].dtype
+    if not real:
+        return F32 if operands[0].dtype == BIT else operands[0].dtype
+    return max(real, key=lambda dtype: dtype.bits)
 
 
 def scalar_form(node: Node) -> tuple[Expr, tuple[str, ...]]:

@@ -13,7 +13,7 @@ import numpy as np
 from bpc.expr import Call, Const, Expr, Var, absolute, maximum, softplus
 from bpc.ir import Attrs, Builder, Node, Result, Value
 from bpc.ops.base import OPS, Arrays, LayerContext, Op, RunContext, ShapeFault
-from bpc.ops.primitive import Gradients, Values
+from bpc.ops.primitive import Gradients, Values, spread_to_largest
 from bpc.ops.tensor import shifted_exponentials
 from bpc.types import (
     F64,
@@ -26,7 +26,7 @@ from bpc.types import (
     multiply,
 )
 
-x, t, m, s, g, lse_, u = (Var(name) for name in ("x", "t", "m", "s", "g", "l", "u"))
+x, t, m, s, g, l_, u = (Var(name) for name in ("x", "t", "m", "s", "g", "l", "u"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,29 +56,34 @@ def _count(b: Builder, shape: Shape, name: str) -> Value:
 
 
 def _infer_cross_entropy(operands: Values, attrs: Attrs) -> tuple[Result, ...]:
-    """logits [..., c], class numbers [...]; results: sum, weight, log-sum-exp [..., 1]."""
+    """logits [..., c], class numbers [...].
+
+    Results: sum of terms, weight, and per row [..., 1] the maximum m and log(sum(exp(x - m))).
+    The two stay apart: their sum would round away what a large common part of the scores leaves.
+    """
     logits, target = operands
     if target.shape != logits.shape[:-1] or target.dtype.kind != "int":
         raise ShapeFault(
             f"cross_entropy takes scores [..., classes] and class numbers [...], found "
             f"{format_shape(logits.shape)} and {target.dtype} {format_shape(target.shape)}"
         )
-    real = compute_type(logits.dtype)
-    return (F64, ()), (F64, ()), (real, (*logits.shape[:-1], 1))
+    of_row = (compute_type(logits.dtype), (*logits.shape[:-1], 1))
+    return (F64, ()), (F64, ()), of_row, of_row
 
 
 def _reference_cross_entropy(node: Node, operands: Sequence[np.ndarray], run: RunContext) -> Arrays:
     logits, target = operands
     top = logits.max(axis=-1, keepdims=True, initial=-np.inf)
-    lse = np.log(np.exp(logits - top).sum(axis=-1, keepdims=True)) + top
+    shifted = logits - top
+    log_sum = np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
     counted = target != node.attr("ignore_index")
     index = np.where(counted, target, 0)[..., None].astype(np.int64)
     smoothing = node.attr("label_smoothing")
-    terms = (1 - smoothing) * (lse - np.take_along_axis(logits, index, -1))
+    terms = (1 - smoothing) * (log_sum - np.take_along_axis(shifted, index, -1))
     if smoothing:
-        terms = terms + smoothing * (lse - logits.mean(axis=-1, keepdims=True))
+        terms = terms + smoothing * (log_sum - shifted.mean(axis=-1, keepdims=True))
     loss = np.where(counted[..., None], terms, 0).sum(dtype=np.float64)
-    return np.asarray(loss), np.asarray(counted.sum(), dtype=np.float64), lse
+    return np.asarray(loss), np.asarray(counted.sum(), dtype=np.float64), top, log_sum
 
 
 def _columns(b: Builder, logits: Value, target: Value, stem: str) -> tuple[Value, Value]:
@@ -92,93 +97,128 @@ def _columns(b: Builder, logits: Value, target: Value, stem: str) -> tuple[Value
 def _gradient_cross_entropy(b: Builder, node: Node, results: Sequence[Value | None]) -> Gradients:
     """dx = g (softmax(x) - (1 - e) onehot - e / c) for rows that count, 0 for the others.
 
-    A gradient of the log-sum-exp itself, as second derivatives have one, adds itself * softmax(x).
+    Gradients of the row's maximum and log sum, as second derivatives have them, are added.
     """
-    parts = [
-        _gradient_of_terms(b, node, results[0]) if results[0] else None,
-        _gradient_of_lse(b, node, results[2]) if results[2] else None,
-    ]
-    found = [part for part in parts if part]
-    if len(found) == 2:
-        return b.add("add", *found, name=f"d_{node.inputs[0]}"), None
-    return (found[0] if found else None), None
+    of_terms, _, of_top, of_log = results
+    parts = [_gradient_of_terms(b, node, of_terms)] if of_terms else []
+    if of_log:
+        parts.append(_gradient_of_log_sum(b, node, of_log))
+    if of_log or of_top:
+        parts.append(_gradient_of_top(b, node, of_top, of_log))
+    if not parts:
+        return None, None
+    total = parts[0]
+    for part in parts[1:]:
+        total = b.add("add", total, part, name=f"d_{node.inputs[0]}")
+    return total, None
 
 
-def _gradient_of_lse(b: Builder, node: Node, grad: Value) -> Value:
-    logits, lse = b.values[node.inputs[0]], b.values[node.outputs[2].name]
+_SOFTMAX = Call("exp", ((x - m) - l_,))
+
+
+def _gradient_of_log_sum(b: Builder, node: Node, grad: Value) -> Value:
+    """log(sum(exp(x - m))) with m held: softmax(x)."""
+    logits, _, top, log_sum = _saved(b, node)
+    operands, names = (grad, logits, top, log_sum), ("g", "x", "m", "l")
     name, kind = f"d_{logits.name}", logits.dtype.name
-    expr, names = g * Call("exp", (x - lse_,)), ("x", "l", "g")
-    return b.add("map", logits, lse, grad, name=name, expr=expr, arguments=names, dtype=kind)
+    return b.add("map", *operands, name=name, expr=g * _SOFTMAX, arguments=names, dtype=kind)
+
+
+def _gradient_of_top(b: Builder, node: Node, of_top: Value | None, of_log: Value | None) -> Value:
+    """The maximum itself, and -1 of it in the log sum."""
+    logits, _, top, _ = _saved(b, node)
+    operands = [value for value in (of_top, of_log) if value]
+    names = tuple(name for name, value in (("g", of_top), ("l", of_log)) if value)
+    expr: Expr = g - l_ if len(names) == 2 else (g if of_top else -l_)
+    kind = top.dtype.name
+    share = b.add("map", *operands, name=f"d_{top.name}", expr=expr, arguments=names, dtype=kind)
+    options = {"count": 1, "kind": "sum"}
+    return spread_to_largest(b, logits, top, share, "row_reduce", options)
+
+
+def _saved(b: Builder, node: Node) -> tuple[Value, Value, Value, Value]:
+    """Logits, target, and the two results per row."""
+    logits, target = (b.values[name] for name in node.inputs)
+    top, log_sum = (b.values[value.name] for value in node.outputs[2:])
+    return logits, target, top, log_sum
 
 
 def _gradient_of_terms(b: Builder, node: Node, grad: Value) -> Value:
-    logits, target = (b.values[name] for name in node.inputs)
-    lse, stem = b.values[node.outputs[2].name], node.name
-    column, rows = _columns(b, logits, target, stem)
+    logits, target, top, log_sum = _saved(b, node)
+    column, rows = _columns(b, logits, target, node.name)
     smoothing, ignored = node.attr("label_smoothing"), node.attr("ignore_index")
     hit = Call("select", (Call("eq", (u, t)), Const(1.0 - smoothing), Const(0.0)))
-    inner: Expr = Call("exp", (x - lse_,)) - hit
+    inner: Expr = _SOFTMAX - hit
     if smoothing:
-        classes = logits.shape[-1]
-        assert isinstance(classes, int)
-        inner = inner - Const(smoothing / classes)
+        inner = inner - Const(smoothing / _classes(logits))
     expr: Expr = g * inner
     if ignored is not None:
         expr = Call("select", (Call("ne", (t, Const(ignored))), expr, Const(0.0)))
-    operands = (logits, lse, grad, column, rows)
-    names = ("x", "l", "g", "u", "t")
+    operands = (logits, top, log_sum, grad, column, rows)
+    names = ("x", "m", "l", "g", "u", "t")
     name, kind = f"d_{logits.name}", logits.dtype.name
     return b.add("map", *operands, name=name, expr=expr, arguments=names, dtype=kind)
 
 
+def _classes(logits: Value) -> int:
+    classes = logits.shape[-1]
+    assert isinstance(classes, int)
+    return classes
+
+
 def _expand_cross_entropy(b: Builder, node: Node) -> tuple[Value, ...]:
     logits, target = (b.values[name] for name in node.inputs)
-    loss, weight, lse_out = node.outputs
-    real, stem = lse_out.dtype.name, node.name
-    sums = {"count": 1, "kind": "sum", "dtype": real}
+    loss, weight, top_out, log_out = node.outputs
+    real, stem = log_out.dtype.name, node.name
     column, rows = _columns(b, logits, target, stem)
-    top, _, total = shifted_exponentials(b, logits, stem)
-    names = ("s", "m")
-    expr = Call("log", (s,)) + m
-    lse = b.add("map", total, top, name=lse_out.name, expr=expr, arguments=names, dtype=real)
-    hit = Call("select", (Call("eq", (u, t)), x, Const(0.0)))
-    chosen = b.add(
-        "map",
-        logits,
-        column,
-        rows,
-        name=f"{stem}.chosen",
-        expr=hit,
-        arguments=("x", "u", "t"),
-        dtype=real,
-    )
-    picked = b.add("row_reduce", chosen, name=f"{stem}.picked", **sums)
-    operands, arguments = [lse, picked, rows], ["l", "x", "t"]
-    smoothing, ignored = node.attr("label_smoothing"), node.attr("ignore_index")
-    term: Expr = lse_ - x
-    if smoothing:
-        classes = logits.shape[-1]
-        assert isinstance(classes, int)
-        operands.append(b.add("row_reduce", logits, name=f"{stem}.scores", **sums))
-        arguments.append("s")
-        term = Const(1.0 - smoothing) * term + Const(smoothing) * (lse_ - s / Const(float(classes)))
-    counted = Call("ne", (t, Const(0 if ignored is None else ignored)))
-    if ignored is not None:
-        term = Call("select", (counted, term, Const(0.0)))
-    terms = b.add(
-        "map", *operands, name=f"{stem}.terms", expr=term, arguments=tuple(arguments), dtype=real
-    )
-    whole = {"count": len(terms.shape), "kind": "sum", "dtype": "f64"}
-    summed = b.add("row_reduce", terms, name=f"{stem}.total", **whole)
+    top, _, total = shifted_exponentials(b, logits, stem, top_out.name)
+    expr = Call("log", (s,))
+    log_sum = b.add("map", total, name=log_out.name, expr=expr, arguments=("s",), dtype=real)
+    term = _expand_terms(b, node, (logits, top, log_sum), (column, rows), real)
+    ignored = node.attr("ignore_index")
+    whole = {"count": len(rows.shape), "kind": "sum", "dtype": "f64"}
+    summed = b.add("row_reduce", term, name=f"{stem}.total", **whole)
     flat = b.add("reshape", summed, name=loss.name, shape=())
     if ignored is None:
-        return flat, _count(b, target.shape, weight.name), lse
-    ones = Call("select", (counted, Const(1.0), Const(0.0)))
-    weights = b.add(
-        "map", rows, name=f"{stem}.weights", expr=ones, arguments=("t",), dtype=real
-    )
+        return flat, _count(b, target.shape, weight.name), top, log_sum
+    ones = Call("select", (Call("ne", (t, Const(ignored))), Const(1.0), Const(0.0)))
+    weights = b.add("map", rows, name=f"{stem}.weights", expr=ones, arguments=("t",), dtype=real)
     summed = b.add("row_reduce", weights, name=f"{stem}.counted", **whole)
-    return flat, b.add("reshape", summed, name=weight.name, shape=()), lse
+    return flat, b.add("reshape", summed, name=weight.name, shape=()), top, log_sum
+
+
+def _expand_terms(
+    b: Builder,
+    node: Node,
+    scores: tuple[Value, Value, Value],
+    targets: tuple[Value, Value],
+    real: str,
+) -> Value:
+    """The loss of each row: log sum - (x[t] - m), mixed with that of the uniform distribution."""
+    logits, top, log_sum = scores
+    stem, smoothing, ignored = node.name, node.attr("label_smoothing"), node.attr("ignore_index")
+    sums = {"count": 1, "kind": "sum", "dtype": real}
+    hit = Call("select", (Call("eq", (u, t)), x - m, Const(0.0)))
+    operands, names = (logits, top, *targets), ("x", "m", "u", "t")
+    chosen = b.add(
+        "map", *operands, name=f"{stem}.chosen", expr=hit, arguments=names, dtype=real
+    )
+    picked = b.add("row_reduce", chosen, name=f"{stem}.picked", **sums)
+    read, arguments = [log_sum, picked, targets[1]], ["l", "x", "t"]
+    term: Expr = l_ - x
+    if smoothing:
+        shifted = b.add(
+            "map", logits, top, name=f"{stem}.shifted", expr=x - m, arguments=("x", "m"), dtype=real
+        )
+        read.append(b.add("row_reduce", shifted, name=f"{stem}.scores", **sums))
+        arguments.append("s")
+        uniform = l_ - s / Const(float(_classes(logits)))
+        term = Const(1.0 - smoothing) * term + Const(smoothing) * uniform
+    if ignored is not None:
+        term = Call("select", (Call("ne", (t, Const(ignored))), term, Const(0.0)))
+    return b.add(
+        "map", *read, name=f"{stem}.terms", expr=term, arguments=tuple(arguments), dtype=real
+    )
 
 
 def _flops_cross_entropy(node: Node, operands: Values, rows: int) -> int:
@@ -192,7 +232,7 @@ OPS.register(
         _reference_cross_entropy,
         _gradient_cross_entropy,
         _expand_cross_entropy,
-        saves=(0, -3),
+        saves=(0, -3, -4),
         flops=_flops_cross_entropy,
     )
 )

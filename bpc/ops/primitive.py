@@ -163,19 +163,29 @@ def _gradient_reduce(b: Builder, node: Node, results: Sequence[Value | None]) ->
     grad, source = results[0], b.values[node.inputs[0]]
     if grad is None or node.attr("kind") == "sum":
         return (broadcast_to(b, grad, source),)
-    top, stem, kind = b.values[node.output.name], node.output.name, source.dtype.name
+    options = {**dict(node.attrs), "kind": "sum"}
+    return (spread_to_largest(b, source, b.values[node.output.name], grad, node.op, options),)
+
+
+def spread_to_largest(
+    b: Builder, source: Value, top: Value, grad: Value, op: str, options: dict[str, Any]
+) -> Value:
+    """`grad` shared evenly by the elements of `source` that equal `top`, its maximum.
+
+    `op` and `options` say how a sum runs over the elements that the maximum was taken of.
+    """
+    stem, kind = top.name, source.dtype.name
     is_top = Call("eq", (Var("x"), Var("m")))
     hit = Call("select", (is_top, Const(1.0), Const(0.0)))
     real = compute_type(source.dtype).name
     hits = b.add(
         "map", source, top, name=f"{stem}.hits", expr=hit, arguments=("x", "m"), dtype=real
     )
-    options = {**dict(node.attrs), "kind": "sum", "dtype": real}
-    count = b.add(node.op, hits, name=f"{stem}.ties", **options)
+    count = b.add(op, hits, name=f"{stem}.ties", **{**options, "dtype": real})
     share = Call("select", (is_top, Var("g") / Var("n"), Const(0.0)))
     operands, names = (source, top, grad, count), ("x", "m", "g", "n")
     name = f"d_{source.name}"
-    return (b.add("map", *operands, name=name, expr=share, arguments=names, dtype=kind),)
+    return b.add("map", *operands, name=name, expr=share, arguments=names, dtype=kind)
 
 
 def broadcast_to(b: Builder, g: Value | None, target: Value) -> Value | None:

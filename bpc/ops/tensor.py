@@ -247,10 +247,13 @@ def row_sum(b: Builder, value: Value, name: str, dtype: str | None = None) -> Va
     return b.add("sum", value, name=name, axes=axes, keepdims=True, dtype=real)
 
 
-def shifted_exponentials(b: Builder, value: Value, stem: str) -> tuple[Value, Value, Value]:
+def shifted_exponentials(
+    b: Builder, value: Value, stem: str, top_name: str | None = None
+) -> tuple[Value, Value, Value]:
     """(m, e, s): the row maximum, exp(x - m) and its row sum, in at least f32."""
     real = compute_type(value.dtype).name
-    top = b.add("row_reduce", value, name=f"{stem}.max", count=1, kind="max", dtype=real)
+    label = top_name or f"{stem}.max"
+    top = b.add("row_reduce", value, name=label, count=1, kind="max", dtype=real)
     power = Call("exp", (x - m,))
     e = b.add(
         "map", value, top, name=f"{stem}.exp", expr=power, arguments=("x", "m"), dtype=real

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,6 +24,7 @@ from bpc.kernel import (
 )
 from bpc.ops import OPS, compute_dtype, is_elementwise, scalar_form
 from bpc.plan.groups import PRODUCTS, Group, Grouping, form_groups
+from bpc.plan.naming import describe_node, distinguish, identifier, name_kernel
 from bpc.types import BIT, Shape, compute_type, elements, extent, multiply
 
 FLAT_PER_SLICE = 1 << 14
@@ -50,7 +50,8 @@ def fuse(graph: Graph, rows: int) -> Fused:
     """
     grouping = form_groups(graph)
     stored = _find_stored(grouping)
-    kernels = tuple(_Maker(grouping, group, stored, rows).make() for group in grouping.groups)
+    made = [_Maker(grouping, group, stored, rows).make() for group in grouping.groups]
+    kernels = _name_apart(grouping, made)
     return Fused(kernels, grouping.roots, grouping.values)
 
 
@@ -67,10 +68,12 @@ def _find_stored(grouping: Grouping) -> set[str]:
     return stored
 
 
-def identifier(name: str) -> str:
-    """A value's name as an identifier of C++ and CUDA."""
-    text = re.sub(r"[^A-Za-z0-9_]", "_", name.replace("#", "_part"))
-    return f"v{text}" if text[0].isdigit() else text
+def _name_apart(grouping: Grouping, kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
+    """The kernels under names that differ."""
+    taken: list[str] = []
+    for group, kernel in zip(grouping.groups, kernels, strict=True):
+        taken.append(distinguish(kernel.name, group.nodes[-1], taken))
+    return tuple(replace(kernel, name=name) for kernel, name in zip(kernels, taken, strict=True))
 
 
 @dataclass(slots=True)
@@ -152,7 +155,7 @@ class _Maker:
                 compute,
                 "inner",
                 node.name,
-                node.op,
+                describe_node(node),
                 node.span,
             )
         )
@@ -182,7 +185,7 @@ class _Maker:
                 compute_dtype(node, operands),
                 self._level_of(names),
                 node.name,
-                node.op,
+                describe_node(node),
                 node.span,
             )
         )
@@ -202,7 +205,7 @@ class _Maker:
         self.body.append(
             Reduction(
                 self._label(value),
-                node.attr("kind"),
+                node.attr("kind", "sum"),
                 source,
                 compute_type(value.dtype, self.grouping.values[node.inputs[0]].dtype),
                 value.dtype,
@@ -342,15 +345,10 @@ class _Maker:
         return "rows", 1
 
     def _name(self, skeleton: str) -> str:
-        """What a reader would call it: the ops in order, then the first layer it serves."""
-        words: list[str] = []
-        for node in self.group.nodes:
-            word = _word(node)
-            if word and word not in words and not self._is_pulled(node.output.name):
-                words.append(word)
-        last = self.group.nodes[-1]
-        stem = "_".join(words[:3]) or skeleton
-        return f"{stem}_{identifier(last.scope or last.name)}"
+        """What a reader would call it, by its nodes without copies of other kernels' values."""
+        home = self.grouping.home
+        own = [node for node in self.group.nodes if home.get(node.name, self.group) is self.group]
+        return name_kernel(own, skeleton)
 
     def _flops(self) -> int:
         total = 0
@@ -390,6 +388,7 @@ class _Maker:
         kept = ("ta", "tb", "first", "count", "stride", "padding", "kind")
         attrs = [(key, value) for key, value in first.attrs if key in kept]
         if first.op == "gemm":
+            attrs += [(key, False) for key in ("ta", "tb") if first.attr(key) is None]
             rows = extent(self.group.space[0], self.rows)
             columns = extent(self.group.space[1], self.rows)
             attrs.append(("slices", gemm_slices(rows, columns)))
@@ -427,17 +426,6 @@ def highest(levels: Iterable[str]) -> str:
     """The most frequent of several levels; scalar if there is none."""
     found = set(levels)
     return next((level for level in ("inner", "row") if level in found), "scalar")
-
-
-def _word(node: Node) -> str:
-    """A word for the kernel's name: what the node is a part of, else its op."""
-    if node.op == "gemm" and node.phase != "forward":
-        return "weight_gradient" if node.attr("ta") else "input_gradient"
-    if node.op in ("conv2d_input", "conv2d_weight"):
-        return node.op
-    if node.op == "col_reduce":
-        return "column_sum"
-    return node.role or ("" if node.op in ("map", "row_reduce", "combine") else node.op)
 
 
 def gemm_slices(m: int, n: int) -> tuple[int, int]:

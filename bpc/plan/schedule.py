@@ -8,10 +8,8 @@ from dataclasses import dataclass, field, replace
 from bpc.ir import Graph, Node, Value, retain, verify
 from bpc.ops import OPS
 from bpc.plan.model import Action
+from bpc.plan.repeats import REPEAT
 from bpc.plan.segments import Chain
-
-REPEAT = "~"
-"""Separates a value's name from the number of its repetition."""
 
 
 def schedule(chain: Chain, actions: Sequence[Action]) -> Graph:
@@ -28,11 +26,6 @@ def schedule(chain: Chain, actions: Sequence[Action]) -> Graph:
         else:
             emit.forward(action.segment, chain.forward[action.segment])
     return emit.finish()
-
-
-def original(name: str) -> str:
-    """A value's name without the number of its repetition."""
-    return name.split(REPEAT, 1)[0]
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from bpc.ir import Graph, Node, Value
 from bpc.ops import OPS
@@ -40,7 +41,7 @@ def find_chain(graph: Graph, rows: int) -> Chain:
     grouping = form_groups(graph)
     forward = [group for group in grouping.groups if group.phase == "forward"]
     bounds, cuts = _find_cuts(grouping, forward)
-    parts = [forward[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+    parts = [forward[a:b] for a, b in pairwise(bounds)]
     position = {node.name: k for k, node in enumerate(graph.nodes)}
     placed = [_own_nodes(grouping, part, position) for part in parts]
     free = frozenset(
@@ -193,10 +194,11 @@ class _Measure:
         for at, group in enumerate(groups):
             for node in group.nodes:
                 for value in node.outputs:
-                    outside = value.name in last or value.name in held
-                    if self.grouping.home.get(value.name) is group and outside:
-                        if value.name not in gradients:
-                            alive.add(value.name)
+                    outside = (value.name in last or value.name in held) and (
+                        value.name not in gradients
+                    )
+                    if outside and self.grouping.home.get(value.name) is group:
+                        alive.add(value.name)
             most = max(most, sum(self._bytes(name) for name in alive))
             alive = {name for name in alive if last.get(name, -1) > at or name in held}
         return most

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from bpc.entries import Entries
 from bpc.errors import ToolError, UsageError
-from bpc.runtime.device import Device
+from bpc.ir import Graph
+from bpc.runtime.device import Array, Device
+from bpc.runtime.reference import run_graph
 from bpc.runtime.reference_device import ReferenceDevice
 
 UNKNOWN_DEVICE = "BPC0601"
@@ -31,6 +33,7 @@ class Choice:
 
 
 Maker = Callable[[Entries, Wishes], Device]
+RunGraph = Callable[[Graph, Mapping[str, Array], int], Mapping[str, Array]]
 
 
 def _make_reference(entries: Entries, wishes: Wishes) -> Device:
@@ -76,3 +79,12 @@ def check_device(device: str) -> None:
         near = difflib.get_close_matches(device, known, n=1)
         help = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(known)}"
         raise UsageError.at(UNKNOWN_DEVICE, f"there is no device '{device}'", None, help=help)
+
+
+def graph_runner(device: Device, threads: int | None = None) -> RunGraph:
+    """What runs a single graph in the way of the device."""
+    if device.name == "cpu":
+        from bpc.runtime.cpu.single import GraphRunner
+
+        return GraphRunner(threads)
+    return run_graph

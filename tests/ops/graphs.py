@@ -37,7 +37,7 @@ Arrays = dict[str, np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A forward graph with output `score`, values for what it reads, and the float ones of these."""
+    """A forward graph with output `score`, what it reads, and the names of the float operands."""
 
     graph: Graph
     given: Mapping[str, np.ndarray]

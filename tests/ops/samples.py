@@ -7,11 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-
-from bpc.expr import Var, tanh
-from bpc.ops import LOSSES, OPS, Op
-from bpc.ops.layers import layer_schemas
-from bpc.types import I64, DType, LayerSchema, Option
 from graphs import (
     BATCH,
     ROWS,
@@ -26,6 +21,11 @@ from graphs import (
     spread,
     with_score,
 )
+
+from bpc.expr import Var, tanh
+from bpc.ops import LOSSES, OPS, Op
+from bpc.ops.layers import layer_schemas
+from bpc.types import I64, DType, LayerSchema, Option
 
 PRECISION_OF = {"f64": "fp64", "f32": "fp32", "f16": "fp16", "bf16": "bf16"}
 
@@ -274,4 +274,14 @@ CUTS = {"stop_gradient"}
 
 DIFFERENTIABLE = [sample for sample in SAMPLES if sample.of not in REFUSED]
 
-__all__ = ["CUTS", "DIFFERENTIABLE", "REFUSED", "LAYER_SAMPLES", "LOSS_SAMPLES", "ROW_SAMPLES", "SAMPLES", "Sample", "loss_text"]
+__all__ = [
+    "CUTS",
+    "DIFFERENTIABLE",
+    "LAYER_SAMPLES",
+    "LOSS_SAMPLES",
+    "REFUSED",
+    "ROW_SAMPLES",
+    "SAMPLES",
+    "Sample",
+    "loss_text",
+]

@@ -10,10 +10,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-
-from bpc.ops import LOSSES, OPS
-from bpc.passes import run_passes
-from bpc.types import F64, I64
 from graphs import (
     BATCH,
     ROWS,
@@ -33,6 +29,10 @@ from graphs import (
 )
 from samples import loss_text
 
+from bpc.ops import LOSSES, OPS
+from bpc.passes import run_passes
+from bpc.types import F64, I64
+
 Function = Callable[..., Any]
 CLOSE = 1e-12
 
@@ -49,9 +49,7 @@ class Row:
 
     def text(self) -> str:
         names = "xabc"[: len(self.shapes)]
-        written = ", ".join(
-            f"{n}: {list(s)}" for n, s in zip(names, self.shapes, strict=True)
-        )
+        written = ", ".join(f"{n}: {list(s)}" for n, s in zip(names, self.shapes, strict=True))
         sources = ", ".join([*names, *(["w"] if self.parameters else [])])
         return (
             f"bpc: 1\nname: layer\n{self.parameters}"
@@ -194,7 +192,7 @@ def test_comparison(name: str) -> None:
 
 
 POINTS = {
-    "clip": (lambda x: torch.clamp(x, -1, 1), [-1.0, 1.0, -2.0, 2.0, 0.5], {"min": -1.0, "max": 1.0}),
+    "clip": (lambda x: x.clamp(-1, 1), [-1.0, 1.0, -2.0, 2.0, 0.5], {"min": -1.0, "max": 1.0}),
     "relu": (torch.relu, [0.0, -0.0, 1e-300, -1e-300, 3.0], {}),
     "abs": (torch.abs, [0.0, -0.0, 2.0, -2.0, 1e-300], {}),
     "softplus": (F.softplus, [-700.0, -40.0, 0.0, 19.0, 700.0], {}),
@@ -340,5 +338,3 @@ def with_score_of(case: Case, role: str) -> Any:
     graph = case.graph
     nodes = tuple(node for node in graph.nodes if node.name == role)
     return with_score(replace(graph, nodes=nodes, outputs=((role, role),)), role)
-
-

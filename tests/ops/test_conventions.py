@@ -8,16 +8,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-
-from bpc.errors import SpecError
-from bpc.ir import Graph
-from bpc.passes import run_passes
-from bpc.types import BIT, F16, F32, F64, I64, DType
 from graphs import (
     BATCH,
     SCORE,
-    Case,
     Arrays,
+    Case,
     assert_close,
     forward_of,
     given_for,
@@ -27,6 +22,11 @@ from graphs import (
     spec_case,
     with_score,
 )
+
+from bpc.errors import SpecError
+from bpc.ir import Graph
+from bpc.passes import run_passes
+from bpc.types import BIT, F16, F32, F64, I64, DType
 
 REALS = [F64, F32]
 reals = pytest.mark.parametrize("dtype", REALS, ids=str)
@@ -41,12 +41,10 @@ def slopes(case: Case, expanded: bool = False, **changed: np.ndarray) -> Arrays:
 
 
 def row(*values: float) -> np.ndarray:
-    return np.array([values])
+    return np.array([values], dtype=np.float64)
 
 
-def model(
-    layers: str, inputs: dict[str, np.ndarray], precision: str = "fp32", training: bool = True
-) -> Case:
+def model(layers: str, inputs: dict[str, np.ndarray], precision: str = "fp32") -> Case:
     """A model on one batch of given inputs; parameters start at 1."""
     rows = len(next(iter(inputs.values())))
     shapes = ", ".join(f"{name}: {list(value.shape[1:])}" for name, value in inputs.items())
@@ -59,7 +57,6 @@ def model(
     def fill(name: str, shape: Sequence[int], position: int) -> np.ndarray:
         return inputs.get(name, np.ones(tuple(shape)))
 
-    assert training
     return spec_case(read_spec(text), fill, rows)
 
 
@@ -350,30 +347,35 @@ def test_cross_entropy_does_not_see_a_common_offset(offset: float, expanded: boo
 @both
 def test_cross_entropy_over_a_wide_range(expanded: bool) -> None:
     x = np.array([[1000.0, 0.0, -1000.0], [94.69690704345703, -40.114463806152344, 0.0]])
-    operands = [(F32, (BATCH, 3), x), (I64, (BATCH,), np.array([1, 1]))]
-    case = op_case("cross_entropy", operands, 2, label_smoothing=0.0, ignore_index=None)
-    only = Case(with_score(case.graph, "result"), case.given, 2, case.floats)
-    only = Case(_score_alone(only.graph), only.given, 2, only.floats)
-    values = gradients(only, exact=False, expanded=expanded)["operand0"]
-    assert float(case.run(exact=False)["result"]) == pytest.approx(1134.8113708496094, rel=1e-7)
-    assert np.array_equal(values[:, :2], np.array([[1.0, -1.0], [1.0, -1.0]]))
-    assert np.all(np.abs(values[:, 2]) < 1e-40)
+    case = loss_of("cross_entropy", x, np.array([1, 1]))
+    graph = run_passes(case.graph) if expanded else case.graph
+    found = float(case.run(graph, exact=False)[graph.output(SCORE)])
+    assert found == pytest.approx(1134.8113708496094, rel=1e-7)
+    slope = gradients(case, exact=False, expanded=expanded)["x"]
+    assert np.array_equal(slope[:, :2], np.array([[1.0, -1.0], [1.0, -1.0]]))
+    assert np.all(np.abs(slope[:, 2]) < 1e-40)
 
 
-def _score_alone(graph: Graph) -> Graph:
-    return graph
+@both
+def test_gradient_of_cross_entropy_does_not_see_a_common_offset(expanded: bool) -> None:
+    logits = np.array([[0.5, -1.0, 2.0, 0.25]]) + 3e4
+    case = loss_of("cross_entropy", logits, np.array([3]))
+    slope = gradients(case, exact=False, expanded=expanded)["x"]
+    expected = torch.softmax(torch.tensor(logits), -1).numpy() - row(0, 0, 0, 1)
+    assert_close(slope, expected, 1e-6)
 
 
 def loss_of(name: str, x: np.ndarray, target: np.ndarray) -> Case:
+    rows, width = x.shape
+    kind = f"classes: {width}" if target.dtype == np.int64 else f"target_shape: [{width}]"
     text = (
-        f"bpc: 1\nname: m\ndata: {{source: synthetic, batch: 1, shape: [{x.shape[1]}], "
-        f"target_shape: [{x.shape[1]}]}}\n"
+        f"bpc: 1\nname: m\ndata: {{source: synthetic, batch: {rows}, shape: [{width}], {kind}}}\n"
         f'model:\n  - formula: "1 * x"\nloss: {name}\n'
         "train: {steps: 1, optimizer: {sgd: {lr: 0.1}}}\n"
     )
     graph = forward_of(read_spec(text))
-    given = given_for(graph, lambda label, shape, k: x if label == "x" else target, 1)
-    return Case(with_score(graph, "loss"), given, 1, ("x",))
+    given = given_for(graph, lambda label, shape, k: x if label == "x" else target, rows)
+    return Case(with_score(graph, "loss"), {**given, "target": target}, rows, ("x",))
 
 
 @both
@@ -421,3 +423,25 @@ def test_layers_may_be_called_like_the_gradient_and_the_result() -> None:
     assert np.array_equal(found["g"], row(6.5, -6.0))
     assert np.array_equal(found["y"], values["g"])
     assert np.array_equal(found["m0"], row(2.0, 0.0))
+
+
+# -- truth values ---------------------------------------------------------------------------------
+
+
+@both
+def test_truth_values_count_as_one_and_zero(expanded: bool) -> None:
+    x = np.array([[1.0, -2.0, 3.0, 0.0], [0.5, 0.25, -1.0, 4.0]])
+    mask = (x > 0).astype(np.float64)
+    layers = {
+        "  - mean\n": mask.mean(axis=-1),
+        "  - sum: [0]\n": mask.sum(axis=0),
+        "  - linear: {out: 2}\n": mask.sum(axis=-1, keepdims=True).repeat(2, axis=1) + 1,
+        "  - softmax\n": torch.softmax(torch.tensor(mask), -1).numpy(),
+        "  - add: {from: [c, c]}\n": 2 * mask,
+        "  - mul: {from: [c, x]}\n": mask * x,
+    }
+    for layer, expected in layers.items():
+        case = model(f"  - gt: {{value: 0.0, name: c}}\n{layer}", {"x": x})
+        graph = run_passes(case.graph) if expanded else case.graph
+        assert np.allclose(result_of(case, graph), expected, rtol=1e-6, atol=0), layer
+    assert np.array_equal(slopes(case, expanded)["x"], mask)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from graphs import SCORE, assert_close, differences, gradients, joint_of
+from samples import CUTS, DIFFERENTIABLE, REFUSED, SAMPLES, Sample
 
 from bpc.ops import OPS
 from bpc.passes import run_passes
 from bpc.types import BF16, F16, F32, F64, DType
-from graphs import SCORE, Case, assert_close, differences, gradients, joint_of
-from samples import CUTS, DIFFERENTIABLE, REFUSED, SAMPLES, Sample
+
 
 def every(samples: list[Sample]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("sample", samples, ids=lambda sample: sample.id)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+from graphs import forward_of, read_spec
 
 from bpc.autodiff import differentiate
 from bpc.ir import Graph
 from bpc.types import BIT, nbytes
-from graphs import forward_of, read_spec
 
 ROWS, WIDTH = 32, 256
 
@@ -120,4 +120,3 @@ def test_two_readers_of_one_value_keep_it_once() -> None:
         "  - add: {from: [first, second]}\n"
     )
     assert saved(joint(layers)) == {"fc": FULL}
-

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-
 from graphs import assert_close, generator, read_spec
 from training import Batch, Trainer
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from graphs import forward_of
 
 from bpc.autodiff import differentiate
 from bpc.data.read import read
@@ -16,8 +17,7 @@ from bpc.resources import spec_root
 from bpc.runtime.reference import run_graph
 from bpc.spec import load_spec
 from bpc.train.initial import initial_values
-from bpc.update import OPTIMIZERS, build_micro_step, gradient_name
-from graphs import forward_of
+from bpc.update import OPTIMIZERS, build_micro_step
 
 EXPECTED: Mapping[str, Mapping[str, object]] = {
     "neuron": {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from graphs import Arrays, forward_of, generator
 
 from bpc.ir import Graph
 from bpc.passes import run_passes
@@ -13,7 +14,6 @@ from bpc.spec import Spec
 from bpc.train.control import initial_control
 from bpc.types import shape_at
 from bpc.update import build_micro_step, build_update
-from graphs import Arrays, forward_of, generator
 
 Batch = tuple[np.ndarray, np.ndarray]
 

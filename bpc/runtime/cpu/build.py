@@ -13,14 +13,18 @@ from bpc.runtime.cpu.device import CpuDevice
 from bpc.runtime.cpu.toolchain import build_library, find_toolchain
 
 
-def plan(entries: Entries, memory_bytes: int | None = None) -> Planned:
+def plan(
+    entries: Entries, memory_bytes: int | None = None, find_least: bool = False
+) -> Planned:
     """The program of all entry points under a budget for the arena.
+
+    `find_least` also looks for the least feasible arena where the budget does not ask for it.
 
     Raises:
         BudgetError: no plan fits.
     """
     graphs = {name: run_passes(graph) for name, graph in entries.graphs.items()}
-    return plan_program(graphs, entries.states, entries.rows, memory_bytes)
+    return plan_program(graphs, entries.states, entries.rows, memory_bytes, find_least)
 
 
 def write_source(program: Program, title: str) -> Source:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
 import shutil
 import subprocess
 import tempfile
@@ -31,6 +32,9 @@ FLAGS = (
 )
 """No contraction: a fused multiply-add happens where the text says so and nowhere else."""
 
+GCC_FLAGS = ("-fno-thread-jumps", "-mprefer-vector-width=512")
+"""For speed alone: GCC 12 else turns chained selects into branches and halves its vectors."""
+
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
@@ -44,7 +48,8 @@ class Toolchain:
     @property
     def flags(self) -> tuple[str, ...]:
         """All options of a compilation."""
-        return (*FLAGS, self.machine)
+        gcc = "g++" in Path(self.command).name and platform.machine() in ("x86_64", "AMD64")
+        return (*FLAGS, *(GCC_FLAGS if gcc else ()), self.machine)
 
 
 @cache
