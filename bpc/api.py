@@ -17,10 +17,11 @@ from bpc.arrays import (
     refuse_unknown,
     to_numpy,
 )
+from bpc.data.batches import Batches
 from bpc.data.describe import Description, describe
 from bpc.data.read import Dataset, read
 from bpc.entries import PREDICT, Entries, build_entries
-from bpc.errors import UsageError
+from bpc.errors import BudgetError, Span, UsageError
 from bpc.gradients import GradientGraph, build_forward, build_gradients, names_of
 from bpc.ir import Graph
 from bpc.ops.layers import layer_schemas, loss_schemas
@@ -33,6 +34,8 @@ from bpc.train.evaluate import evaluate
 from bpc.train.initial import check_initials, initial_values
 from bpc.train.loop import Job, train
 from bpc.train.progress import NoProgress, Progress
+from bpc.train.stepper import Stepper
+from bpc.train.windows import plan_windows
 from bpc.types import Rows, shape_at
 from bpc.update import OPTIMIZERS, master_name
 
@@ -70,6 +73,9 @@ def compile(
     if seed is not None:
         sets["seed"] = seed
     loaded = load_spec(os.fspath(spec), layer_schemas(), loss_schemas(), OPTIMIZERS, sets)
+    if memory is not None:
+        origins = {**loaded.origins, "train.memory": Span("--memory", 1, 1)}
+        loaded = replace(loaded, origins=origins)
     description = describe(loaded.data.source, loaded.data.options, loaded.data.span)
     entries = build_entries(loaded, description)
     check_initials(entries.states_of("parameter"))
@@ -150,6 +156,30 @@ class Net:
             Job(self.spec, self.entries, choice.device, self.data, watcher, steps, run_dir, notes)
         )
 
+    def stepper(self, data: Any = None, updates: int | None = None) -> Stepper:
+        """Single steps, for a loop of one's own; the same steps that `train` takes.
+
+        Args:
+            data: a mapping of inputs and `target`, or a pair (x, target); without it, the training
+                part of the spec's data.
+            updates: how many steps the schedule of the learning rate is stretched over; without
+                it, those of the spec.
+
+        Returns:
+            A `Stepper` with fresh moments and counters: `step(rows)` updates the weights from the
+            rows with these numbers, `loss()` is the loss of the last step.
+
+        Raises:
+            UsageError, DataError: arrays do not fit; the spec's data cannot be read.
+        """
+        part = self.data.train if data is None else read_batch(data, self.description)
+        if updates is None:
+            source = Batches(part, self.spec.data.batch)
+            updates = len(plan_windows(source, self.spec.train, None))
+        made = Stepper(self.spec, self.entries, self.device, part)
+        made.reset(updates)
+        return made
+
     def evaluate(self) -> dict[str, Any]:
         """Mean loss and, for classes, accuracy over the held-out part."""
         ignored: Any = self.spec.loss.options.get("ignore_index")
@@ -224,6 +254,62 @@ class Net:
             if master in masters:
                 self.device.write_state(master, array)
 
+    def write(
+        self,
+        target: str = "cpu",
+        out: str | os.PathLike[str] | None = None,
+        dump: str | os.PathLike[str] | None = None,
+    ) -> dict[str, Any]:
+        """Write the readable source, its headers, plan, manifest and a page about them.
+
+        Args:
+            target: what to write source for: cpu.
+            out: a folder; without it, `generated/<name>`.
+            dump: a folder for the text of every stage of the compiler.
+
+        Returns:
+            files, kernels, launches_per_step, arena_bytes, profile.
+
+        Raises:
+            BudgetError, UsageError, OSError: see each.
+        """
+        from bpc.report.artifacts import write_artifacts
+
+        return write_artifacts(self.spec, self.entries, self._planned(), target, out, dump)
+
+    def plan_memory(self, svg: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+        """What a training step keeps in memory: sizes, lifetimes, places, reasons.
+
+        Args:
+            svg: a file for a picture of the arena over time.
+
+        Raises:
+            BudgetError: no plan fits the budget.
+        """
+        from bpc.report.files import write_text
+        from bpc.report.memory import draw_memory, report_memory
+
+        planned = self._planned(find_least=True)
+        if svg is not None:
+            write_text(Path(svg), draw_memory(planned, self.spec.name))
+        return report_memory(planned)
+
+    def inspect(self, kernel: str | None = None) -> dict[str, Any]:
+        """All kernels with what they move and compute, or one with its formulas and source.
+
+        Raises:
+            BudgetError: no plan fits the budget.
+            UsageError: there is no such kernel.
+        """
+        from bpc.report.inspect import list_kernels, show_kernel
+        from bpc.runtime.cpu.build import write_source
+
+        planned = self._planned()
+        source = write_source(planned.program, self.spec.name)
+        if kernel is not None:
+            return show_kernel(planned, source, kernel)
+        return list_kernels(planned, source, self.spec.train.accumulate)
+
     def close(self) -> None:
         """Free the device; it is made anew, with initial weights, if it is needed again."""
         if self._choice is not None:
@@ -233,9 +319,27 @@ class Net:
     def _chosen(self) -> Choice:
         if self._choice is None:
             wishes = Wishes(self.spec.train.memory_bytes, self._threads)
-            self._choice = choose(self._wished, self.entries, wishes)
+            with self._budget_explained():
+                self._choice = choose(self._wished, self.entries, wishes)
             self._set_initial(self._choice.device)
         return self._choice
+
+    def _planned(self, find_least: bool = False) -> Planned:
+        """The program under the spec's budget; needs no compiler."""
+        from bpc.runtime.cpu.build import plan
+
+        with self._budget_explained():
+            return plan(self.entries, self.spec.train.memory_bytes, find_least)
+
+    @contextmanager
+    def _budget_explained(self) -> Iterator[None]:
+        """Gives a budget that nothing fits its place and what would help."""
+        try:
+            yield
+        except BudgetError as error:
+            from bpc.report.budget import explain_budget
+
+            raise explain_budget(error, self.spec, self.description, self.entries) from None
 
     def _set_initial(self, device: Device) -> None:
         states = [*self.entries.states_of("parameter"), *self.entries.states_of("master")]

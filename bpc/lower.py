@@ -61,7 +61,7 @@ class _Lowering:
             raise self.fault("BPC0205", f"no weight is called '{name}'", option, f"known: {told}")
         if found.shape[: len(shape)] != shape:
             message = (
-                f"sizes differ, the layer needs {format_shape(shape)}, "
+                f"{self._title()}: sizes differ, the layer needs {format_shape(shape)}, "
                 f"weight '{name}' is {format_shape(found.shape)}"
             )
             note = Note(f"{name} is declared {format_shape(found.shape)}", self.places[name])

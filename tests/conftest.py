@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +13,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write what tests found over what they expect"
     )
+
+
+_made_cache = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """One cache of compiled libraries for all tests and workers of a session.
+
+    Workers inherit the variable from the session that starts them; BPC_CACHE in the environment
+    keeps a cache between sessions.
+    """
+    if "BPC_CACHE" not in os.environ:
+        config.stash[_made_cache] = os.environ["BPC_CACHE"] = tempfile.mkdtemp(prefix="bpc-tests-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    folder = config.stash.get(_made_cache, None)
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+        del os.environ["BPC_CACHE"]
 
 
 @pytest.fixture

@@ -34,6 +34,8 @@ def describe_node(node: Node) -> str:
     title = node.scope or node.name
     if node.phase == "update":
         return f"{kind} of {title}" if kind and title != "update" else kind or title
+    if node.op in ("col_reduce", "row_reduce") and node.name.startswith("d_"):
+        return f"{node.name.removeprefix('d_').rpartition('.')[0] or title} gradient"
     shown = title if _tells(title, kind) else f"{title} ({kind.replace('_', ' ')})"
     ending = _gradient(node) or ("again" if node.phase == "backward" else "")
     return f"{shown} {ending}" if ending else shown

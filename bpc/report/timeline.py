@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from bpc.ir import Value
+from bpc.ir import Node, Value
 from bpc.ops import OPS
 from bpc.plan.choose import Planned
 from bpc.plan.classes import find_peak, sum_classes
@@ -133,7 +133,11 @@ def list_tensors(planned: Planned, axis: Iterable[Span]) -> tuple[Tensor, ...]:
     """Every storage of the entry points on an axis, persistent ones first, then by first use."""
     program, spans = planned.program, tuple(axis)
     end = max(spans[-1].first + spans[-1].launches - 1, 0)
-    kept = [_persistent(program, name, value, end) for name, value in program.persistent.items()]
+    kept = [
+        _persistent(program, item, program.persistent[item.name], end)
+        for item in program.placed(spans[0].entry)
+        if item.name in program.persistent
+    ]
     own: list[Tensor] = []
     for span in spans:
         about = _About(planned, program.entries[span.entry], span.first)
@@ -149,15 +153,13 @@ def _order(tensor: Tensor) -> tuple[int, int, str]:
     return first, late if tensor.offset is None else tensor.offset, tensor.name
 
 
-def _persistent(program: Program, name: str, value: Value, end: int) -> Tensor:
+def _persistent(program: Program, placed: Placed, value: Value, end: int) -> Tensor:
+    name = placed.name
     kind = program.kinds[name]
-    placed = next(item for entry in program.entries for item in program.placed(entry)
-                  if item.name == name)
     decision = "input" if kind == "input" else "state"
     why = _STATES.get(kind, _INPUT)
-    size = nbytes(value.dtype, value.shape, program.rows)
-    place = program.offsets[name]
-    return Tensor(name, type_of(value), size, 0, end, place, placed.kind.value, decision, why)
+    text, size = type_of(value), placed.nbytes
+    return Tensor(name, text, size, 0, end, placed.offset, placed.kind.value, decision, why)
 
 
 def _never_stored(planned: Planned, stored: set[str]) -> list[Tensor]:
@@ -191,6 +193,14 @@ class _About:
     planned: Planned
     entry: Entry
     shift: int
+    nodes: dict[str, Node] = field(init=False)
+    makers: dict[str, Node] = field(init=False)
+    values: dict[str, Value] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.nodes = {node.name: node for node in self.entry.graph.nodes}
+        self.makers = self.entry.graph.producers()
+        self.values = self.entry.graph.values()
 
     def is_own(self, item: Placed) -> bool:
         return item.name not in self.planned.program.persistent
@@ -202,7 +212,7 @@ class _About:
             if home == item.name and value != item.name
         )
         decision, why = self._reason(item, holds)
-        value = self.entry.graph.values()[item.name]
+        value = self.values[item.name]
         return Tensor(
             item.name,
             type_of(value),
@@ -242,11 +252,9 @@ class _About:
 
     def _why_repeated(self, item: Placed) -> str:
         """What the repetition costs and what it frees in between."""
-        values = self.entry.graph.values()
+        rows = self.planned.program.rows
         flops = sum(
-            OPS[node.op].flops(
-                node, [values[name] for name in node.inputs], self.planned.program.rows
-            )
+            OPS[node.op].flops(node, [self.values[name] for name in node.inputs], rows)
             for node in self.entry.graph.nodes
             if REPEAT in node.name and original(node.output.name) == item.name
         )
@@ -262,24 +270,20 @@ class _About:
         return f"{flops / 1e6:.3g} MFLOPs a step free {freed} from {gap}"
 
     def _readers(self, item: Placed, phase: str = "") -> list[str]:
-        """The nodes that read a storage, as people call them, each once."""
+        """The nodes that read a storage's first value, as people call them, each once."""
         found: list[str] = []
-        nodes = {node.name: node for node in self.entry.graph.nodes}
         for at in range(item.first, min(item.last + 1, len(self.entry.kernels))):
-            kernel = self.entry.kernels[at]
-            if item.name not in self.entry.steps[at].reads:
-                continue
-            readers = [nodes[name] for name in kernel.nodes if self._reads(nodes[name].inputs, item)]
-            found += [describe_node(node) for node in readers if phase in ("", node.phase)]
+            if item.name in self.entry.steps[at].reads:
+                for name in self.entry.kernels[at].nodes:
+                    node = self.nodes[name]
+                    reads = any(self._root(source) == item.name for source in node.inputs)
+                    if reads and phase in ("", node.phase):
+                        found.append(describe_node(node))
         return list(dict.fromkeys(found))
 
-    def _reads(self, inputs: Iterable[str], item: Placed) -> bool:
-        return any(self.entry.storage.get(self._root(name)) == item.name for name in inputs)
-
     def _root(self, name: str) -> str:
-        makers = self.entry.graph.producers()
-        while name in makers and makers[name].op == "reshape":
-            name = makers[name].inputs[0]
+        while name in self.makers and self.makers[name].op == "reshape":
+            name = self.makers[name].inputs[0]
         return name
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
@@ -38,6 +39,9 @@ class Device(Protocol):
 
     def write_input(self, name: str, array: Array) -> None:
         """Fill the first rows of an input slot, floats converted to the slot's type."""
+
+    def write_rows(self, name: str, array: Array, rows: NDArray[np.integer[Any]]) -> None:
+        """`write_input` of `array[rows]`, without a copy in between where that is possible."""
 
     def read_state(self, name: str) -> Array:
         """A copy of a state."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bpc.entries import Entries
 from bpc.ir import Graph, Value
@@ -39,6 +41,10 @@ class ReferenceDevice:
         assert array.shape[1:] == shape_at(slot.shape, self.rows)[1:], f"{name} {array.shape}"
         assert len(array) <= self.rows, f"{name}: {len(array)} rows, planned for {self.rows}"
         self._inputs[name] = np.array(round_to(array, slot.dtype))
+
+    def write_rows(self, name: str, array: Array, rows: NDArray[np.integer[Any]]) -> None:
+        """Fill an input slot with the rows of these numbers."""
+        self.write_input(name, array[rows])
 
     def read_state(self, name: str) -> Array:
         """A copy of a state."""

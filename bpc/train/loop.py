@@ -11,21 +11,19 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
-
 from bpc.data.batches import Batches
 from bpc.data.read import Dataset
-from bpc.entries import MICRO_STEP, MICRO_STEP_ADD, PREDICT, UPDATE, Entries
+from bpc.entries import PREDICT, Entries
 from bpc.errors import Interrupted, Span
 from bpc.runtime.device import Device
 from bpc.spec.model import Spec
-from bpc.train.control import LossTerms, initial_control
-from bpc.train.evaluate import Evaluation, evaluate, feed
+from bpc.train.evaluate import Evaluation, evaluate
 from bpc.train.interrupt import StopRequest
 from bpc.train.metrics import MetricsFile
 from bpc.train.nonfinite import Fault, find_fault, find_unexplained, make_error
 from bpc.train.progress import Progress
 from bpc.train.run_folder import RunFolder, make_run_folder
+from bpc.train.stepper import Stepper
 from bpc.train.units import UnitCounter, ZeroUnits
 from bpc.train.windows import Window, Windows, plan_windows
 from bpc.update import norm_name
@@ -94,7 +92,7 @@ class _Run:
         part = job.data.train
         source = Batches(part, spec.data.batch, spec.seed, spec.data.shuffle)
         self.windows: Windows = plan_windows(source, spec.train, job.steps)
-        self.terms = LossTerms(spec, part["target"])
+        self.stepper = Stepper(spec, job.entries, job.device, part)
         self.units = UnitCounter(job.entries.graphs[PREDICT], job.data.test)
         self.norms = {s.name: norm_name(s.name) for s in job.entries.states_of("parameter")}
         self.log_every = spec.train.log_every or LOG_EVERY
@@ -104,7 +102,7 @@ class _Run:
     def go(self) -> dict[str, Any]:
         """Run to the end, or to what stops it; the folder says which."""
         self.folder.write_spec(Path(self.job.spec.path))
-        _reset(self.job, len(self.windows))
+        self.stepper.reset(len(self.windows))
         self.job.progress.on_start(self._describe())
         try:
             with StopRequest() as stop:
@@ -122,30 +120,18 @@ class _Run:
                 raise self._interrupt()
 
     def _step(self, index: int) -> Window:
-        """Run one window; `found_inf` is the one thing that the host reads every time."""
+        """Run one window."""
         started = time.perf_counter()
         window = self.windows[index]
-        self.device.write_scalar("control.divisor", float(max(1, self.terms.count(window.batches))))
-        self._accumulate(window)
-        self.device.run(UPDATE, self.device.rows)
-        bad = bool(self.device.read_scalar("control.found_inf"))
+        moved = self.stepper.run(window.batches)
         elapsed = time.perf_counter() - started
         self.tally.step = window.number
         self.tally.seconds += elapsed
         self.tally.recent.append(elapsed)
         self.tally.times.append(elapsed)
-        if bad:
+        if not moved:
             self._handle_bad(window, moved=False)
         return window
-
-    def _accumulate(self, window: Window) -> None:
-        first_row = 0
-        part = self.job.data.train
-        for number, rows in enumerate(window.batches):
-            count = feed(self.device, {name: values[rows] for name, values in part.items()})
-            self.device.write_scalar("control.first_row", first_row)
-            self.device.run(MICRO_STEP_ADD if number else MICRO_STEP, count)
-            first_row += count
 
     # -- steps that are not finite ----------------------------------------------------------------
 
@@ -219,8 +205,7 @@ class _Run:
     def _read(self, window: Window) -> dict[str, Any]:
         """The metrics of one step."""
         read, tally = self.device.read_scalar, self.tally
-        weight = read("control.weight")
-        loss = read("control.loss") / weight if weight else None
+        loss = self.stepper.loss()
         if loss is not None:
             tally.losses.append(loss)
         row = {
@@ -293,17 +278,6 @@ class _Run:
         self.folder.write_parameters(self._read_parameters())
         self.folder.write_result(result)
         return result
-
-
-def _reset(job: Job, updates: int) -> None:
-    """Zero moments, gradients and metrics; set the control block."""
-    for kind in ("moment", "gradient", "metric"):
-        for state in job.entries.states_of(kind):
-            job.device.write_state(state.name, np.zeros_like(job.device.read_state(state.name)))
-    known = {state.name for state in job.entries.states_of("control")}
-    for name, value in initial_control(job.spec, updates).items():
-        assert name in known, f"{name} is no control value"
-        job.device.write_scalar(name, value)
 
 
 def _make_notes(job: Job, tally: _Tally) -> list[dict[str, Any]]:

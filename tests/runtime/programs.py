@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
 
 import numpy as np
 
 from bpc.ir import Graph, Node, State, Value
 from bpc.passes import run_passes
 from bpc.plan.program import Program, build_program
+from bpc.resources import cache_root
 from bpc.runtime.cpu.build import write_source
 from bpc.runtime.cpu.device import CpuDevice
 from bpc.runtime.cpu.toolchain import build_library
@@ -48,7 +52,16 @@ def prefixed(graph: Graph, prefix: str) -> Graph:
 def make_device(program: Program, threads: int = 2) -> CpuDevice:
     """Generated, compiled and loaded."""
     source = write_source(program, "test")
-    return CpuDevice(program, source, build_library(source.text), threads)
+    return CpuDevice(program, source, build_once(source.text), threads)
+
+
+def build_once(text: str) -> Path:
+    """The library of a text; another worker that wants the same one waits for it."""
+    folder = cache_root() / "locks"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / sha256(text.encode()).hexdigest()).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return build_library(text)
 
 
 def poison(device: CpuDevice) -> None:

@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,6 +114,14 @@ class CpuDevice:
         slot = self._views[name]
         assert array.shape[1:] == slot.shape[1:], f"{name}: {array.shape} into {slot.shape}"
         np.copyto(slot[: len(array)], array, casting="unsafe")
+
+    def write_rows(self, name: str, array: Array, rows: NDArray[np.integer[Any]]) -> None:
+        """Gather the rows with these numbers, all of which exist, in the first rows of a slot."""
+        slot = self._views[name]
+        if array.dtype != slot.dtype or array.shape[1:] != slot.shape[1:]:
+            self.write_input(name, array[rows])
+        else:  # with "raise", NumPy gathers into a copy of its own first
+            array.take(rows, 0, slot[: len(rows)], "clip")
 
     def read_state(self, name: str) -> Array:
         """A copy of a state, 16-bit floats as float32."""

@@ -1,0 +1,99 @@
+"""Steps of the optimizer on a device, of which the training loop is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bpc.entries import MICRO_STEP, MICRO_STEP_ADD, UPDATE, Entries
+from bpc.errors import UsageError
+from bpc.runtime.device import Device
+from bpc.spec.model import Spec
+from bpc.train.control import LossTerms, initial_control
+
+BAD_ROWS = "BPC0607"
+
+Part = Mapping[str, NDArray[Any]]
+RowNumbers = NDArray[np.int64]
+
+
+class Stepper:
+    """Takes steps over one part of a data set, whose rows are copied straight to the device."""
+
+    def __init__(self, spec: Spec, entries: Entries, device: Device, part: Part):
+        self._spec = spec
+        self._entries = entries
+        self._device = device
+        self._arrays = tuple(part.items())
+        self._terms = LossTerms(spec, part["target"])
+        self._row_count = len(part["target"])
+
+    def reset(self, updates: int) -> None:
+        """Zero moments, gradients and metrics; set the control block for a run of `updates`."""
+        device, entries = self._device, self._entries
+        for kind in ("moment", "gradient", "metric"):
+            for state in entries.states_of(kind):
+                device.write_state(state.name, np.zeros_like(device.read_state(state.name)))
+        known = {state.name for state in entries.states_of("control")}
+        for name, value in initial_control(self._spec, updates).items():
+            assert name in known, f"{name} is no control value"
+            device.write_scalar(name, value)
+
+    def step(self, *batches: ArrayLike) -> bool:
+        """One update of the weights from the rows with these numbers.
+
+        Args:
+            batches: int [n] each, n at most the planned batch; as many as `train.accumulate`
+                says, or fewer.
+
+        Returns:
+            False if the gradients were not finite, so that the weights stayed as they were.
+
+        Raises:
+            UsageError: too many batches or rows, or rows that the data does not have.
+        """
+        most = self._spec.train.accumulate
+        if not 1 <= len(batches) <= most:
+            raise _fault(f"{len(batches)} batches in a step, from 1 to {most} are possible")
+        return self.run([self._check(np.asarray(rows)) for rows in batches])
+
+    def run(self, batches: Sequence[RowNumbers]) -> bool:
+        """`step` for row numbers that are known to be right.
+
+        `found_inf` is the one thing that the host reads every time.
+        """
+        device = self._device
+        device.write_scalar("control.divisor", float(max(1, self._terms.count(batches))))
+        entry, first_row = MICRO_STEP, 0
+        for rows in batches:
+            for name, array in self._arrays:
+                device.write_rows(name, array, rows)
+            device.write_scalar("control.first_row", first_row)
+            device.run(entry, len(rows))
+            entry, first_row = MICRO_STEP_ADD, first_row + len(rows)
+        device.run(UPDATE, device.rows)
+        return not device.read_scalar("control.found_inf")
+
+    def loss(self) -> float | None:
+        """Mean loss of the last step, from before its update; None if no term counted."""
+        weight = self._device.read_scalar("control.weight")
+        return self._device.read_scalar("control.loss") / weight if weight else None
+
+    def _check(self, rows: NDArray[Any]) -> RowNumbers:
+        planned, count = self._device.rows, self._row_count
+        if rows.ndim != 1 or rows.dtype.kind not in "iu":
+            raise _fault(f"row numbers are {rows.dtype} {list(rows.shape)}, not integers [n]")
+        if not 1 <= len(rows) <= planned:
+            raise _fault(f"{len(rows)} rows in a batch, from 1 to {planned} are planned")
+        if rows.min() < 0 or rows.max() >= count:
+            raise _fault(f"row numbers from {rows.min()} to {rows.max()}, rows are 0..{count - 1}")
+        return rows.astype(np.int64, copy=False)
+
+
+def _fault(message: str) -> UsageError:
+    error = UsageError.at(BAD_ROWS, message, None)
+    assert isinstance(error, UsageError)
+    return error
