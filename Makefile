@@ -7,7 +7,7 @@ VENV ?= .venv
 PIP_ARGS ?=
 RUN := $(VENV)/bin
 
-.PHONY: demo test lint golden clean
+.PHONY: demo test lint golden bench clean
 
 demo: $(VENV)/.base
 	$(RUN)/bpc train specs/digits_mlp.yaml
@@ -18,6 +18,9 @@ test: lint
 lint: $(VENV)/.dev
 	$(RUN)/ruff check .
 	$(RUN)/mypy
+
+bench: $(VENV)/.bench
+	$(RUN)/python benchmarks/compare.py mlp
 
 golden: $(VENV)/.dev
 	$(RUN)/python -m pytest --update-golden
@@ -37,4 +40,8 @@ $(VENV)/.base: pyproject.toml setup.py | $(VENV)/bin/python
 
 $(VENV)/.dev: pyproject.toml setup.py | $(VENV)/bin/python
 	$(RUN)/python -m pip install --quiet $(PIP_ARGS) --editable '.[dev]'
+	@touch $@ $(VENV)/.base
+
+$(VENV)/.bench: pyproject.toml setup.py | $(VENV)/bin/python
+	$(RUN)/python -m pip install --quiet $(PIP_ARGS) --editable '.[bench]'
 	@touch $@ $(VENV)/.base

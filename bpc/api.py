@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +41,9 @@ from bpc.train.stepper import Stepper
 from bpc.train.windows import plan_windows
 from bpc.types import Rows, shape_at
 from bpc.update import OPTIMIZERS, master_name
+
+if TYPE_CHECKING:
+    from bpc.plan.choose import Planned
 
 Array = NDArray[Any]
 

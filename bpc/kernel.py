@@ -22,7 +22,7 @@ from typing import Any
 from bpc.errors import Span
 from bpc.expr import Expr, render_formula
 from bpc.ir import Attrs
-from bpc.types import BIT, DType, Rows, Shape, elements, extent, multiply
+from bpc.types import DType, Rows, Shape, elements, extent, multiply
 
 CHUNK = 4096
 """Elements that one chunk of a whole-tensor reduction takes: a part of the sum's definition."""
@@ -191,16 +191,8 @@ def contiguous(dims: Shape) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def stored_strides(dtype: DType, shape: Shape) -> tuple[int, ...]:
-    """Strides in memory: lines of `bit` tensors are padded to whole bytes."""
-    if dtype != BIT or not shape or isinstance(shape[-1], Rows):
-        return contiguous(shape)
-    return (*contiguous((*shape[:-1], -(-shape[-1] // 8) * 8))[:-1], int(shape[-1] != 1))
-
-
-def broadcast_strides(dtype: DType, shape: Shape, space: Shape) -> tuple[int, ...]:
-    """Strides of a stored tensor of `shape` read over `space` by NumPy's broadcasting."""
-    own = stored_strides(dtype, shape)
+def broadcast_strides(own: tuple[int, ...], shape: Shape, space: Shape) -> tuple[int, ...]:
+    """Strides over `space` of a tensor of `shape` with strides `own`, by NumPy's broadcasting."""
     lead = len(space) - len(shape)
     padded = (0,) * lead + own
     sizes = (1,) * lead + shape

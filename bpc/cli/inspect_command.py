@@ -44,12 +44,16 @@ def format_results(results: Results, quiet: bool) -> list[str]:
     kernels: Sequence[Results] = results["kernels"]
     if quiet:
         return [str(kernel["name"]) for kernel in kernels]
-    rows = [_format_kernel(number, kernel) for number, kernel in enumerate(kernels, 1)]
-    moved = sum(
-        kernel["launches"] * (kernel["bytes_read"] + kernel["bytes_written"]) for kernel in kernels
+    used = [kernel for kernel in kernels if kernel["launches"]]
+    rows = [_format_kernel(number, kernel) for number, kernel in enumerate(used, 1)]
+    others = [str(kernel["name"]) for kernel in kernels if not kernel["launches"]]
+    summary = (
+        f"{results['launches_per_step']} launches a step; "
+        f"{format_bytes(results['bytes_moved'])} moved, "
+        f"{results['moved_ratio']:.2f} x the least possible; {scaled(results['flops'])} FLOPs"
     )
-    summary = f"{results['launches_per_step']} launches a step; {format_bytes(moved)} moved"
-    return [*table(_HEADER, rows, left=(1, 2)), summary]
+    more = [f"evaluate and predict also use {', '.join(others)}"] if others else []
+    return [*table(_HEADER, rows, left=(1, 2)), summary, *more]
 
 
 def _format_kernel(number: int, kernel: Results) -> Sequence[str]:

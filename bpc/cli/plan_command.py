@@ -11,6 +11,7 @@ from bpc.cli.options import output_options, spec_options
 from bpc.cli.output import Results, count, emit_json, show, table
 from bpc.types import format_bytes
 
+MOST_ROWS = 40
 _HEADER = ("value", "type", "kept as", "bytes", "lives", "offset", "why")
 
 
@@ -43,8 +44,25 @@ def format_results(results: Results, quiet: bool) -> list[str]:
     if quiet:
         return head[:1]
     tensors: Sequence[Results] = results["tensors"]
-    left = (0, 1, 2, 6)
-    return [*head, "", *table(_HEADER, (_format_tensor(row) for row in tensors), left)]
+    shown = keep_largest(tensors)
+    lines = table(_HEADER, (_format_tensor(row) for row in shown), (0, 1, 2, 6))
+    return [*head, "", *lines, *_format_rest(tensors, shown)]
+
+
+def keep_largest(tensors: Sequence[Results]) -> list[Results]:
+    """The tensors in their order, without the smallest of a list that is too long to read."""
+    order = sorted(range(len(tensors)), key=lambda at: (-tensors[at]["bytes"], at))
+    kept = set(order[:MOST_ROWS])
+    return [row for at, row in enumerate(tensors) if at in kept]
+
+
+def _format_rest(tensors: Sequence[Results], shown: Sequence[Results]) -> list[str]:
+    """How many rows are not shown, and how large they are."""
+    hidden = len(tensors) - len(shown)
+    if not hidden:
+        return []
+    size = sum(row["bytes"] for row in tensors) - sum(row["bytes"] for row in shown)
+    return [f"  and {count(hidden)} smaller ones, {count(size)} B together; --json lists all"]
 
 
 def _format_peak(results: Results) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,19 +139,27 @@ def _header(kernel: Kernel, group: Sequence[Kernel], rows: int) -> list[str]:
         served = list(dict.fromkeys(k.name for k in group if "_again" not in k.name))
         more = f" and {len(served) - 6} more" if len(served) > 6 else ""
         if len(served) > 1:
-            lines.append("serves " + ", ".join(served[:6]) + more)
+            lines += _list_after("serves", [*served[:5], served[5] + more] if more else served)
     return lines
 
 
 def _tensors(verb: str, operands: Sequence[Operand]) -> list[str]:
-    """Each tensor with its type and the shape that the kernel touches, three to a line."""
-    seen = dict.fromkeys(
-        f"{operand.value} {operand.dtype}{format_shape(touched_shape(operand))}"
-        for operand in operands
-    )
-    texts = list(seen)
-    lines = [", ".join(texts[at : at + 3]) for at in range(0, len(texts), 3)]
-    return [f"{verb if at == 0 else ' ' * len(verb)} {text}" for at, text in enumerate(lines)]
+    """Each tensor with its type and the shape that the kernel touches."""
+    texts = (f"{op.value} {op.dtype}{format_shape(touched_shape(op))}" for op in operands)
+    return _list_after(verb, dict.fromkeys(texts))
+
+
+def _list_after(verb: str, words: Iterable[str]) -> list[str]:
+    """`verb a, b, c` in lines of at most 96 columns; nothing for no words."""
+    lines: list[str] = []
+    for word in words:
+        if lines and len(lines[-1]) + len(word) <= 94:
+            lines[-1] += f", {word}"
+        else:
+            if lines:
+                lines[-1] += ","
+            lines.append(f"{' ' * len(verb) if lines else verb} {word}")
+    return lines
 
 
 def touched_shape(operand: Operand) -> Shape:

@@ -16,6 +16,7 @@ from bpc.expr import (
     exp,
     expm1,
     gt,
+    le,
     log,
     maximum,
     minimum,
@@ -99,8 +100,8 @@ OPS.register(
 OPS.register(
     elementwise(
         "relu",
-        select(gt(x, 0.0), x, 0.0),
-        gradient=select(gt(y, 0.0), 1.0, 0.0),
+        select(le(x, 0.0), 0.0, x),  # this way round, a NaN goes through
+        gradient=select(le(y, 0.0), 0.0, 1.0),
         help="max(x, 0), gradient 0 at 0",
     )
 )

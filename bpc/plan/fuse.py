@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from bpc.kernel import (
     contiguous,
 )
 from bpc.ops import OPS, compute_dtype, is_elementwise, scalar_form
+from bpc.passes.layout import Layout, assign_layouts, plain_layout
 from bpc.plan.groups import PRODUCTS, Group, Grouping, form_groups
 from bpc.plan.naming import describe_node, distinguish, identifier, name_kernel
 from bpc.types import BIT, Shape, compute_type, elements, extent, multiply
@@ -39,6 +40,7 @@ class Fused:
     kernels: tuple[Kernel, ...]
     roots: dict[str, str]
     values: dict[str, Value]
+    layouts: Mapping[str, Layout]
 
 
 def fuse(graph: Graph, rows: int) -> Fused:
@@ -50,9 +52,10 @@ def fuse(graph: Graph, rows: int) -> Fused:
     """
     grouping = form_groups(graph)
     stored = _find_stored(grouping)
-    made = [_Maker(grouping, group, stored, rows).make() for group in grouping.groups]
+    layouts = assign_layouts(graph)
+    made = [_Maker(grouping, group, stored, layouts, rows).make() for group in grouping.groups]
     kernels = _name_apart(grouping, made)
-    return Fused(kernels, grouping.roots, grouping.values)
+    return Fused(kernels, grouping.roots, grouping.values, layouts)
 
 
 def _find_stored(grouping: Grouping) -> set[str]:
@@ -83,6 +86,7 @@ class _Maker:
     grouping: Grouping
     group: Group
     stored: set[str]
+    layouts: Mapping[str, Layout]
     rows: int
     reads: list[Operand] = field(default_factory=list)
     writes: list[Operand] = field(default_factory=list)
@@ -137,7 +141,8 @@ class _Maker:
             root = self.grouping.root(name)
             label = self._unique(identifier(root))
             dtype = self.grouping.values[root].dtype
-            self.reads.append(Operand(root, label, dtype, shape, contiguous(shape), 1))
+            strides = self._strides(root, shape)
+            self.reads.append(Operand(root, label, dtype, shape, strides, 1))
             self.sources.append(label)
         value = node.output
         compute = compute_type(*(self.grouping.values[name].dtype for name in node.inputs))
@@ -261,7 +266,7 @@ class _Maker:
     def _operand(self, name: str, shape: Shape, frame: Shape) -> str:
         """Declare a tensor that is read over the frame; one declaration per way of reading."""
         root = self.grouping.root(name)
-        strides = broadcast_strides(self.grouping.values[root].dtype, shape, frame)
+        strides = broadcast_strides(self._strides(root, shape), shape, frame)
         for known in self.reads:
             if (known.value, known.dims, known.strides) == (root, frame, strides):
                 return known.label
@@ -269,6 +274,13 @@ class _Maker:
         dtype = self.grouping.values[root].dtype
         self.reads.append(Operand(root, label, dtype, frame, strides, self.group.inner))
         return label
+
+    def _strides(self, root: str, shape: Shape) -> tuple[int, ...]:
+        """Strides of a stored value, or of a view of it in another shape."""
+        value = self.grouping.values[root]
+        if value.shape == shape:
+            return self.layouts[root].strides(shape)
+        return plain_layout(Value(root, value.dtype, shape)).strides(shape)
 
     def _frame(self, node: Node) -> Shape:
         """The axes over which the node's operands are read."""
@@ -310,12 +322,13 @@ class _Maker:
             return
         space, inner = self.group.space, self.group.inner
         if self.group.skeleton == "columns":
-            dims, strides = value.shape, contiguous(value.shape)
+            dims, strides = value.shape, self._strides(value.name, value.shape)
         elif self.group.skeleton == "chunks":
-            dims, strides, inner = value.shape, contiguous(value.shape), 0
+            dims, strides, inner = value.shape, self._strides(value.name, value.shape), 0
         else:
             dims = value.shape if elements(value.shape, 2) == elements(space, 2) else space
-            strides = broadcast_strides(value.dtype, value.shape, dims)
+            own = self._strides(value.name, value.shape)
+            strides = broadcast_strides(own, value.shape, dims)
         label = self._unique(f"{self.labels[value.name]}_out")
         self.writes.append(Operand(value.name, label, value.dtype, dims, strides, inner))
         self.stores.append(Store(self.labels[value.name], label))

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 from bpc.ir import Graph, State, Value
 from bpc.kernel import Kernel, Operand
+from bpc.passes.layout import plain_layout
 from bpc.plan.arena import pack
 from bpc.plan.fuse import Fused, fuse
 from bpc.plan.liveness import replay
 from bpc.plan.model import Buffer, Kind, Placed, PlanFault, Replay, Step, Storage
-from bpc.types import nbytes
 
 ALIGNMENT = 64
 _KINDS = {
@@ -109,8 +109,13 @@ def _stack(values: Mapping[str, Value], rows: int) -> tuple[dict[str, int], int]
     for name, value in values.items():
         start = -(-end // ALIGNMENT) * ALIGNMENT
         offsets[name] = start
-        end = start + nbytes(value.dtype, value.shape, rows)
+        end = start + _plain_bytes(value, rows)
     return offsets, end
+
+
+def _plain_bytes(value: Value, rows: int) -> int:
+    """Bytes of what persists between calls: plain, since the host reads and writes it."""
+    return plain_layout(value).nbytes(value.dtype, rows)
 
 
 def place_entry(
@@ -243,11 +248,11 @@ def _check_versions(
 def _sizes(
     fused: Fused, storage: Mapping[str, str], persistent: Mapping[str, Value], rows: int
 ) -> dict[str, int]:
-    sizes = {name: nbytes(value.dtype, value.shape, rows) for name, value in persistent.items()}
+    sizes = {name: _plain_bytes(value, rows) for name, value in persistent.items()}
     for name, home in storage.items():
         if name == home and name not in sizes:
             value = fused.values[name]
-            sizes[name] = nbytes(value.dtype, value.shape, rows)
+            sizes[name] = fused.layouts[name].nbytes(value.dtype, rows)
     return sizes
 
 
@@ -339,7 +344,7 @@ def _placed(program: Program, entry: Entry) -> tuple[Placed, ...]:
     count = len(entry.steps)
     for name, value in program.persistent.items():
         kind = _KINDS.get(program.kinds[name], Kind.WORKSPACE)
-        size = nbytes(value.dtype, value.shape, program.rows)
+        size = _plain_bytes(value, program.rows)
         tensors.append(Placed(name, kind, size, 0, max(count - 1, 0), program.offsets[name]))
     kept = {entry.storage[_root(entry.graph, value)] for _, value in entry.graph.outputs}
     for buffer in _buffers(entry.steps, entry.sizes, set(program.persistent), kept):

@@ -7,6 +7,7 @@ from typing import Any
 
 from bpc.entries import Entries
 from bpc.errors import Span
+from bpc.expr import Expr, render_formula
 from bpc.ir import Graph, Node
 from bpc.kernel import Extent, Index, Item, Kernel, Reduction, Statement
 from bpc.passes import run_passes
@@ -14,7 +15,7 @@ from bpc.plan.choose import Planned
 from bpc.plan.program import Entry, Program
 from bpc.report.timeline import find_moment, list_tensors, make_axis, type_of
 from bpc.spec.model import Spec
-from bpc.types import format_bytes, format_shape
+from bpc.types import Rows, format_bytes, format_shape
 
 FORWARD = "evaluate"
 
@@ -51,9 +52,7 @@ def dump_spec(spec: Spec) -> str:
 
 def _resolved(spec: Spec) -> Iterator[tuple[str, str]]:
     train = spec.train
-    yield from _shown(
-        "", {"name": spec.name, "seed": spec.seed}
-    )
+    yield from _shown("", {"name": spec.name, "seed": spec.seed})
     data = spec.data
     yield from _shown(
         "data.", {"source": data.source, "batch": data.batch, "shuffle": data.shuffle}
@@ -113,26 +112,21 @@ def dump_graph(graph: Graph) -> str:
 
 def _node(node: Node) -> str:
     made = ", ".join(f"{value.name}: {type_of(value)}" for value in node.outputs)
-    attrs = "".join(f", {key}={_attribute(value)}" for key, value in node.attrs)
+    attrs = [f"{key}={_attribute(value)}" for key, value in node.attrs]
     role = f" ({node.role})" if node.role else ""
-    call = f"{node.op}({', '.join(node.inputs)}{attrs})"
+    call = f"{node.op}({', '.join([*node.inputs, *attrs])})"
     return f"{made} = {call}  # {node.phase} {node.scope}{role}, {node.span}"
 
 
 def _attribute(value: Any) -> str:
-    from bpc.expr import Expr, render_formula
-
     if isinstance(value, Expr):
         return f"[{render_formula(value, {})}]"
     if isinstance(value, Span):
         return str(value)
     if isinstance(value, tuple):
-        return format_shape(value) if all(map(_is_dim, value)) else f"({_joined(value)})"
+        dims = all(isinstance(item, int | Rows) for item in value)
+        return format_shape(value) if dims else f"({_joined(value)})"
     return str(value)
-
-
-def _is_dim(value: Any) -> bool:
-    return isinstance(value, int) or type(value).__name__ == "Rows"
 
 
 def _joined(values: Sequence[Any]) -> str:
@@ -151,7 +145,7 @@ def _kernel(kernel: Kernel) -> str:
     lines = [
         f"{kernel.name}: {kernel.skeleton} over {format_shape(kernel.space)}, "
         f"{kernel.slices} slices, {kernel.flops:,} FLOPs  # {places}",
-        f"  reads {', '.join(operand.value for operand in kernel.reads)}",
+        *(f"  read {operand.label} = {operand.value}" for operand in kernel.reads),
         *(f"  {_item(item)}" for item in kernel.body),
         *(
             f"  write {kernel.operand(store.operand).value} = {store.label}"

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+WIDTH = 150  # columns of a JSON line, at most, where it can be broken
 
 def write_text(path: Path, text: str) -> Path:
     """Write a file beside its place and rename it; the folder is made.
@@ -30,22 +31,30 @@ def write_text(path: Path, text: str) -> Path:
 
 
 def to_json(data: Any) -> str:
-    """Plain data as text: keys in the order given, lists of scalars on one line."""
+    """Plain data as text: keys in the order given, what fits into one line on one line."""
     return _render(data, "") + "\n"
 
 
 def _render(data: Any, by: str) -> str:
+    flat = json.dumps(data, allow_nan=False, ensure_ascii=False)
+    if not isinstance(data, dict | list) or not _is_nested(data) and len(by) + len(flat) <= WIDTH:
+        return flat
     inner = by + "  "
-    if isinstance(data, dict) and data:
-        items = [f"{inner}{json.dumps(key)}: {_render(value, inner)}" for key, value in data.items()]
-        flat = "{" + ", ".join(item.strip() for item in items) + "}"
-        fits = all(not isinstance(value, dict | list) for value in data.values())
-        if fits and len(flat) + len(by) <= 100:
-            return flat
-        return "{\n" + ",\n".join(items) + f"\n{by}}}"
-    if isinstance(data, list) and any(isinstance(item, dict | list) for item in data):
-        return "[\n" + ",\n".join(inner + _render(item, inner) for item in data) + f"\n{by}]"
-    return json.dumps(data, allow_nan=False, ensure_ascii=False)
+    if isinstance(data, dict):
+        items = [f"{json.dumps(key)}: {_render(value, inner)}" for key, value in data.items()]
+        opened, closed = "{", "}"
+    else:
+        items = [_render(item, inner) for item in data]
+        opened, closed = "[", "]"
+    return f"{opened}\n" + ",\n".join(inner + item for item in items) + f"\n{by}{closed}"
+
+
+def _is_nested(data: dict[str, Any] | list[Any]) -> bool:
+    """Whether a part has parts of its own that are not empty or short."""
+    parts = data.values() if isinstance(data, dict) else data
+    return any(isinstance(part, dict) or (isinstance(part, list) and part) for part in parts) and (
+        isinstance(data, dict) or len(data) > 1
+    )
 
 
 def _umask() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from typing import Any
 
 from bpc.codegen.cpu import Source
@@ -18,8 +19,8 @@ from bpc.report.manifest import (
     launches_of,
     least_moved,
     list_places,
+    step_times,
 )
-from bpc.report.timeline import STEP
 
 NO_KERNEL = "BPC0605"
 
@@ -30,37 +31,43 @@ def list_kernels(planned: Planned, source: Source, accumulate: int) -> dict[str,
     A function that only `evaluate` or `predict` launch has 0 launches and the figures of one call.
     """
     program = planned.program
-    kernels = [_summarise(program, source, index) for index in range(len(source.functions))]
-    moved = sum(
-        kernel["bytes_read"] + kernel["bytes_written"] for kernel in kernels if kernel["launches"]
+    times = step_times(program, accumulate)
+    kernels = [_summarise(program, source, at, times) for at in range(len(source.functions))]
+    in_step = [kernel for kernel in kernels if kernel["launches"]]
+    moved = sum(kernel["bytes_read"] + kernel["bytes_written"] for kernel in in_step)
+    least = sum(
+        least_moved(program.entries[name], program.persistent) * count
+        for name, count in times.items()
     )
-    steps = [program.entries[name] for name in STEP if name in program.entries]
-    least = least_moved(steps, program.persistent)
     return {
         "launches_per_step": count_step(program, source, accumulate),
         "bytes_moved": moved,
         "least_bytes_moved": least,
         "moved_ratio": moved / max(least, 1),
-        "flops": sum(kernel["flops"] for kernel in kernels if kernel["launches"]),
+        "flops": sum(kernel["flops"] for kernel in in_step),
         "kernels": kernels,
     }
 
 
-def _summarise(program: Program, source: Source, index: int) -> dict[str, Any]:
-    uses = [use for use in launches_of(program, source) if use[3] == index]
-    in_step = [use for use in uses if use[0] in STEP]
-    counted = in_step or uses[:1]
-    moved = [kernel_bytes(use[2], program.rows) for use in counted]
-    spans = list(dict.fromkeys(span for use in counted for span in use[2].spans))
+def _summarise(
+    program: Program, source: Source, index: int, times: Mapping[str, int]
+) -> dict[str, Any]:
+    """One function; `launches` counts consecutive parts as one, `parts` does not."""
+    uses = [use for use in launches_of(program, source) if use.function == index]
+    counted = [(use, times[use.entry]) for use in uses if times.get(use.entry)]
+    shown = counted or [(uses[0], 1)]
+    moved = [(kernel_bytes(use.kernel, program.rows), count) for use, count in shown]
+    spans = list(dict.fromkeys(span for use, _ in shown for span in use.kernel.spans))
     return {
         "name": source.functions[index].name,
-        "from": f"{_layers(program, counted)} {list_places(spans)}",
-        "entries": list(dict.fromkeys(use[0] for use in uses)),
-        "serves": list(dict.fromkeys(use[2].name for use in uses)),
-        "launches": len(in_step),
-        "bytes_read": sum(read for read, _ in moved),
-        "bytes_written": sum(written for _, written in moved),
-        "flops": sum(use[2].flops for use in counted),
+        "from": f"{_layers(program, [use for use, _ in shown])} {list_places(spans)}",
+        "entries": list(dict.fromkeys(use.entry for use in uses)),
+        "serves": list(dict.fromkeys(use.kernel.name for use in uses)),
+        "launches": sum(count for use, count in counted if not use.part),
+        "parts": sum(count for _, count in counted),
+        "bytes_read": sum(read * count for (read, _), count in moved),
+        "bytes_written": sum(written * count for (_, written), count in moved),
+        "flops": sum(use.kernel.flops * count for use, count in shown),
         "spans": [span.to_json() for span in spans],
     }
 
@@ -68,11 +75,13 @@ def _summarise(program: Program, source: Source, index: int) -> dict[str, Any]:
 def _layers(program: Program, uses: list[Launch]) -> str:
     """What the launches are for, in the user's words; long lists are cut with a count."""
     found: dict[str, None] = {}
-    for entry, _, kernel, _ in uses:
-        nodes = {node.name: node for node in program.entries[entry].graph.nodes}
-        found |= dict.fromkeys(describe_node(nodes[name]) for name in kernel.nodes)
-    words = list(found)
-    return ", ".join(words[:3]) + (f" and {len(words) - 3} more" if len(words) > 3 else "")
+    for use in uses:
+        nodes = {node.name: node for node in program.entries[use.entry].graph.nodes}
+        for name in use.kernel.nodes:
+            words = describe_node(nodes[name])
+            found[words.split(" of ")[0] if nodes[name].phase == "update" else words] = None
+    listed = list(found)
+    return ", ".join(listed[:3]) + (f" and {len(listed) - 3} more" if len(listed) > 3 else "")
 
 
 def show_kernel(planned: Planned, source: Source, name: str) -> dict[str, Any]:

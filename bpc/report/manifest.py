@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from bpc.codegen.cpu import Source, arguments, extents, touched_shape
@@ -10,56 +11,58 @@ from bpc.errors import Span
 from bpc.ir import Node
 from bpc.kernel import Kernel, Operand, Reduction, Statement, kernel_bytes, operand_bytes
 from bpc.plan.program import Entry, Program
-from bpc.report.timeline import STEP
 from bpc.types import format_shape
 
 Data = dict[str, Any]
-Launch = tuple[str, int, Kernel, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launch; `part`: it continues the one before it, the same function without a wait."""
+
+    entry: str
+    at: int
+    kernel: Kernel
+    function: int
+    part: bool
 
 
 def launches_of(program: Program, source: Source) -> Iterator[Launch]:
-    """(entry, launch, kernel, index of its function), for all entry points in order."""
-    at = 0
+    """The launches of all entry points in order."""
+    index = iter(source.index)
     for name, entry in program.entries.items():
-        for launch, kernel in enumerate(entry.kernels):
-            yield name, launch, kernel, source.index[at]
-            at += 1
+        before = -1
+        for at, kernel in enumerate(entry.kernels):
+            function = next(index)
+            part = at > 0 and function == before and not entry.barriers[at - 1]
+            yield Launch(name, at, kernel, function, part)
+            before = function
+
+
+def step_times(program: Program, accumulate: int) -> dict[str, int]:
+    """How often each entry point runs in a training step of `accumulate` batches."""
+    times = {"micro_step": 1, "micro_step_add": accumulate - 1, "update": 1}
+    return {name: count for name, count in times.items() if name in program.entries and count}
 
 
 def count_step(program: Program, source: Source, accumulate: int) -> int:
-    """Launches of one training step of `accumulate` batches and one update.
-
-    Consecutive launches of one function without a barrier between them are one launch in parts.
-    """
-    counts = {name: 0 for name in program.entries}
-    parts = _mark_parts(program, source)
-    for name, launch, _, _ in launches_of(program, source):
-        counts[name] += not parts[name, launch]
-    more = (accumulate - 1) * counts.get("micro_step_add", 0)
-    return sum(counts.get(name, 0) for name in STEP) + more
-
-
-def _mark_parts(program: Program, source: Source) -> dict[tuple[str, int], bool]:
-    """Whether a launch is a further part of the one before it."""
-    marks: dict[tuple[str, int], bool] = {}
-    before: tuple[str, int] | None = None
-    for name, launch, _, function in launches_of(program, source):
-        waited = launch == 0 or program.entries[name].barriers[launch - 1]
-        marks[name, launch] = before == (name, function) and not waited
-        before = (name, function)
-    return marks
+    """Launches of one training step; consecutive parts of one launch count once."""
+    times = step_times(program, accumulate)
+    return sum(times.get(use.entry, 0) for use in launches_of(program, source) if not use.part)
 
 
 def describe_kernels(program: Program, source: Source) -> list[Data]:
     """Each generated function with everything that it is launched for."""
     nodes = {
-        (name, node.name): node for name, entry in program.entries.items() for node in entry.graph.nodes
+        (name, node.name): node
+        for name, entry in program.entries.items()
+        for node in entry.graph.nodes
     }
     kernels: list[Data] = []
     for index, function in enumerate(source.functions):
-        uses = [use for use in launches_of(program, source) if use[3] == index]
-        first = uses[0][2]
-        places = dict.fromkeys(span for _, _, kernel, _ in uses for span in kernel.spans)
+        uses = [use for use in launches_of(program, source) if use.function == index]
+        first = uses[0].kernel
+        places = dict.fromkeys(span for use in uses for span in use.kernel.spans)
         kernels.append(
             {
                 "name": function.name,
@@ -83,7 +86,7 @@ def _formula(item: Statement | Reduction) -> str:
 
 
 def _describe_launch(use: Launch, nodes: Mapping[tuple[str, str], Node], rows: int) -> Data:
-    entry, launch, kernel, _ = use
+    kernel = use.kernel
     read, written = kernel_bytes(kernel, rows)
     formulas = {
         item.node: _formula(item)
@@ -91,8 +94,8 @@ def _describe_launch(use: Launch, nodes: Mapping[tuple[str, str], Node], rows: i
         if isinstance(item, Statement | Reduction)
     }
     return {
-        "entry": entry,
-        "launch": launch,
+        "entry": use.entry,
+        "launch": use.at,
         "name": kernel.name,
         "space": format_shape(kernel.space),
         "slices": kernel.slices,
@@ -102,7 +105,7 @@ def _describe_launch(use: Launch, nodes: Mapping[tuple[str, str], Node], rows: i
         "reads": [_describe_operand(item, rows) for item in kernel.reads],
         "writes": [_describe_operand(item, rows) for item in kernel.writes],
         "nodes": [
-            _describe_node(nodes[entry, name], formulas.get(name)) for name in kernel.nodes
+            _describe_node(nodes[use.entry, name], formulas.get(name)) for name in kernel.nodes
         ],
     }
 
@@ -130,17 +133,16 @@ def _describe_node(node: Node, formula: str | None) -> Data:
 
 def describe_launches(program: Program, source: Source) -> dict[str, list[Data]]:
     """Each entry point's launches in order, `part` where one continues the one before it."""
-    parts = _mark_parts(program, source)
     order: dict[str, list[Data]] = {name: [] for name in program.entries}
-    for name, launch, kernel, index in launches_of(program, source):
-        order[name].append(
+    for use in launches_of(program, source):
+        order[use.entry].append(
             {
-                "launch": launch,
-                "kernel": source.functions[index].name,
-                "name": kernel.name,
-                "slices": kernel.slices,
-                "part": parts[name, launch],
-                "barrier_after": program.entries[name].barriers[launch],
+                "launch": use.at,
+                "kernel": source.functions[use.function].name,
+                "name": use.kernel.name,
+                "slices": use.kernel.slices,
+                "part": use.part,
+                "barrier_after": program.entries[use.entry].barriers[use.at],
             }
         )
     return order
@@ -160,23 +162,15 @@ def describe_table(entry: Entry, rows: int) -> list[Data]:
     ]
 
 
-def least_moved(entries: Sequence[Entry], persistent: Mapping[str, object]) -> int:
-    """Bytes that any program must move: what enters read once, what stays written once."""
-    total = 0
-    for entry in entries:
-        makers = entry.graph.producers()
-        kept = {home for _, value in entry.graph.outputs
-                if (home := _home(entry, makers, value)) is not None}
-        read = {name for step in entry.steps for name in step.reads if name in persistent}
-        written = {name for step in entry.steps for name in step.writes if name in persistent}
-        total += sum(entry.sizes[name] for name in (*sorted(read), *sorted(written | kept)))
-    return total
+def least_moved(entry: Entry, persistent: Mapping[str, object]) -> int:
+    """Bytes that any program must move: what a call finds read once, what it leaves written once.
 
-
-def _home(entry: Entry, makers: Mapping[str, Node], name: str) -> str | None:
-    while name in makers and makers[name].op == "reshape":
-        name = makers[name].inputs[0]
-    return entry.storage.get(name)
+    Outputs that are no states count as left; numbers that pass between kernels do not count.
+    """
+    outputs = {entry.storage[entry.output_of(role)[0]] for role, _ in entry.graph.outputs}
+    read = {name for step in entry.steps for name in step.reads if name in persistent}
+    written = {name for step in entry.steps for name in step.writes if name in persistent}
+    return sum(entry.sizes[name] for name in (*read, *(written | outputs)))
 
 
 def list_places(spans: Sequence[Span]) -> str:

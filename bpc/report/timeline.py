@@ -17,14 +17,14 @@ from bpc.types import format_bytes, format_shape, nbytes
 
 STEP = ("micro_step", "update")
 _STATES = {
-    "parameter": "a weight: update replaces it, everything reads it",
+    "parameter": "a weight, which update replaces",
     "master": "the full-precision copy of a weight, which update changes",
     "moment": "the optimizer's memory of past gradients",
     "gradient": "micro_step fills it, update reads it",
     "metric": "a figure that the host reads now and then",
     "control": "a number of the control block",
+    "input": "filled before each step",
 }
-_INPUT = "filled before each step, read while it runs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +133,9 @@ def list_tensors(planned: Planned, axis: Iterable[Span]) -> tuple[Tensor, ...]:
     """Every storage of the entry points on an axis, persistent ones first, then by first use."""
     program, spans = planned.program, tuple(axis)
     end = max(spans[-1].first + spans[-1].launches - 1, 0)
+    first = _About(planned, program.entries[spans[0].entry], 0)
     kept = [
-        _persistent(program, item, program.persistent[item.name], end)
+        _persistent(program, item, end, first.forward_readers(item))
         for item in program.placed(spans[0].entry)
         if item.name in program.persistent
     ]
@@ -153,13 +154,23 @@ def _order(tensor: Tensor) -> tuple[int, int, str]:
     return first, late if tensor.offset is None else tensor.offset, tensor.name
 
 
-def _persistent(program: Program, placed: Placed, value: Value, end: int) -> Tensor:
-    name = placed.name
-    kind = program.kinds[name]
+def _persistent(program: Program, placed: Placed, end: int, readers: list[str]) -> Tensor:
+    kind, value = program.kinds[placed.name], program.persistent[placed.name]
     decision = "input" if kind == "input" else "state"
-    why = _STATES.get(kind, _INPUT)
-    text, size = type_of(value), placed.nbytes
-    return Tensor(name, text, size, 0, end, placed.offset, placed.kind.value, decision, why)
+    why = _STATES[kind]
+    if kind in ("parameter", "input") and readers:
+        why += f"; {_listed(readers)} {'reads' if len(readers) == 1 else 'read'} it"
+    return Tensor(
+        placed.name,
+        type_of(value),
+        placed.nbytes,
+        0,
+        end,
+        placed.offset,
+        placed.kind.value,
+        decision,
+        why,
+    )
 
 
 def _never_stored(planned: Planned, stored: set[str]) -> list[Tensor]:
@@ -268,6 +279,10 @@ class _About:
         gap = f"launch {item.last + self.shift + 1}{until}"
         freed = format_bytes(item.nbytes)
         return f"{flops / 1e6:.3g} MFLOPs a step free {freed} from {gap}"
+
+    def forward_readers(self, item: Placed) -> list[str]:
+        """The layers that read a persistent tensor on the way to the loss."""
+        return self._readers(item, "forward")
 
     def _readers(self, item: Placed, phase: str = "") -> list[str]:
         """The nodes that read a storage's first value, as people call them, each once."""

@@ -24,7 +24,9 @@ from graphs import (
 )
 
 from bpc.errors import SpecError
+from bpc.expr import is_bool
 from bpc.ir import Graph
+from bpc.ops import OPS
 from bpc.passes import run_passes
 from bpc.types import BIT, F16, F32, F64, I64, DType
 
@@ -108,6 +110,21 @@ def test_clip_equals_min_of_max_inside() -> None:
     assert np.array_equal(found, row(0, 1, 1, 0))
 
 
+ONE_INPUT = [
+    name
+    for name, op in OPS.items()
+    if op.arguments == ("x",) and op.body is not None and not is_bool(op.body)
+]
+
+
+@pytest.mark.parametrize("op", ONE_INPUT)
+def test_a_nan_is_never_hidden(op: str) -> None:
+    attrs = {p.name: p.default for p in OPS[op].parameters}
+    case = op_case(op, [(F32, (BATCH, 2), row(np.nan, 0.5))], 1, **attrs)
+    for graph in (case.graph, run_passes(case.graph)):
+        assert np.array_equal(np.isnan(case.run(graph, exact=False)["result"]), row(1, 0) > 0)
+
+
 # -- branches that are not taken ------------------------------------------------------------------
 
 
@@ -132,12 +149,13 @@ def test_overflow_and_poles_in_a_branch_not_taken(layer: str, expanded: bool) ->
     """Forward values are infinite or NaN there; the gradient is that of the other branch."""
     x = row(100.0, 1e10, -1.0, 1e30) if layer != "log" else row(-1.0, 0.0, -3.0, -0.0)
     layers = (
-        "  - ne: {value: 12345.0, name: never, from: x}\n"
-        f"  - {layer}: {{name: e, from: x}}\n"
-        "  - add: {value: 1.0, name: p, from: x}\n  - where: {from: [never, p, e]}\n"
+        "  - mul: {value: 1.5, name: h}\n"  # a computed value, so that a slope written in y pays
+        "  - ne: {value: 12345.0, name: always, from: x}\n"
+        f"  - {layer}: {{name: e, from: h}}\n"
+        "  - add: {value: 1.0, name: p, from: h}\n  - where: {from: [always, p, e]}\n"
     )
     found = slopes(model(layers, {"x": x}), expanded)["x"]
-    assert np.array_equal(found, np.ones((1, 4)))
+    assert np.array_equal(found, np.full((1, 4), 1.5))
 
 
 @both
