@@ -61,7 +61,7 @@ def generate(title: str, kernels: Sequence[Kernel], rows: int) -> Source:
             served.append([])
         served[found[key]].append(kernel)
         index.append(found[key])
-    names = _unique_names([_common_name([kernel.name for kernel in group]) for group in served])
+    names = _unique_names([_common_name(group) for group in served])
     functions = tuple(
         Function(name, _function(name, group, rows), tuple(kernel.name for kernel in group))
         for name, group in zip(names, served, strict=True)
@@ -70,10 +70,17 @@ def generate(title: str, kernels: Sequence[Kernel], rows: int) -> Source:
     return Source(text, functions, tuple(index))
 
 
-def _common_name(names: list[str]) -> str:
-    """The words that all names share (`adam` of adam_fc1_weight, adam_fc2_bias), else the first."""
-    columns = zip(*(name.split("_") for name in names), strict=False)
-    return "_".join(words[0] for words in columns if len(set(words)) == 1) or names[0]
+def _common_name(group: Sequence[Kernel]) -> str:
+    """The words that all names share (`adam` of adam_fc1_weight, adam_fc2_bias), else the first.
+
+    Names of different lengths share a meaning only where each begins with it, as updates do.
+    """
+    names = [kernel.name.split("_") for kernel in group]
+    updates = group[0].skeleton in ("flat", "chunks")
+    if not updates and len({len(words) for words in names}) > 1:
+        return group[0].name
+    columns = zip(*names, strict=False)
+    return "_".join(words[0] for words in columns if len(set(words)) == 1) or group[0].name
 
 
 def _unique_names(names: list[str]) -> list[str]:
@@ -345,7 +352,7 @@ def _epilogue(kernel: Kernel) -> dict[str, Any]:
 
 def _gemm(kernel: Kernel) -> dict[str, Any]:
     left, right = (kernel.operand(label) for label in kernel.sources)
-    (a_rows, a_cols), (b_rows, b_cols) = kernel.attr("shapes")
+    (a_rows, a_cols), (_, b_cols) = kernel.attr("shapes")
     ta, tb = bool(kernel.attr("ta")), bool(kernel.attr("tb"))
     across, along = kernel.attr("slices")
     return {

@@ -71,6 +71,5 @@ def _variants(spec: Spec) -> Iterator[tuple[str, Spec]]:
     if train.optimizer.kind != "sgd":
         options = {option.name: option.default for option in OPTIMIZERS["sgd"].options}
         plain = replace(train.optimizer, kind="sgd", options=options)
-        yield "train.optimizer sgd without momentum", replace(
-            spec, train=replace(train, optimizer=plain)
-        )
+        words = "train.optimizer sgd without momentum"
+        yield words, replace(spec, train=replace(train, optimizer=plain))
