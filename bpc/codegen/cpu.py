@@ -17,7 +17,15 @@ from bpc.codegen.lines import (
 )
 from bpc.codegen.templating import render
 from bpc.expr import render_formula
-from bpc.kernel import Kernel, Operand, Reduction, Statement, Store, kernel_bytes
+from bpc.kernel import (
+    Kernel,
+    Operand,
+    Reduction,
+    Statement,
+    Store,
+    contiguous,
+    kernel_bytes,
+)
 from bpc.ops.linear import output_size
 from bpc.types import BIT, F64, Rows, Shape, compute_type, extent, format_shape, multiply
 
@@ -210,15 +218,21 @@ def _inner(kernel: Kernel, lines: Lines, stores: list[Store]) -> dict[str, Any]:
     body = lines.block([store.label for store in stores], "inner")
     body += [lines.store(store) for store in plain]
     body += [f"{store.operand}_flags[q] = {store.label};" for store in bits]
-    flags = [
-        {
-            "name": f"{store.operand}_flags",
-            "target": store.operand,
-            "at": offset(kernel.operand(store.operand), lines.counters.row, "c0"),
-        }
-        for store in bits
-    ]
+    flags = [_flags(kernel.operand(store.operand), lines) for store in bits]
     return {"body": body, "flags": flags}
+
+
+def _flags(operand: Operand, lines: Lines) -> dict[str, str]:
+    """Where the packed conditions of a block begin, and the function that writes them."""
+    row, name = lines.counters.row, f"{operand.label}_flags"
+    dims, strides = operand.dims[-operand.inner :], operand.strides[-operand.inner :]
+    if operand.inner == 1 or strides == contiguous(dims):
+        at = f"{operand.label}, {offset(operand, row, 'c0')}"
+        return {"name": name, "function": "bpc_bits_store", "at": at}
+    # Lines along the last axis are padded to whole bytes, and c runs over several lines.
+    line, pitch = dims[-1], next(s for s in reversed(strides[:-1]) if s)
+    at = f"{operand.label}, {offset(operand, row, '0')}, {line}, {pitch}, c0"
+    return {"name": name, "function": "bpc_bits_store_lines", "at": at}
 
 
 def _flat(kernel: Kernel) -> dict[str, Any]:

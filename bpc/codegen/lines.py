@@ -231,6 +231,8 @@ class Lines:
         """Write one element."""
         operand = self.kernel.operand(store.operand)
         where = offset(operand, self.counters.row, self.counters.column)
+        if operand.dtype == BIT:  # one condition a row: a line, and so a byte, of its own
+            return f"{operand.label}[({where}) / 8] = {store.label};"
         return f"bpc_store({operand.label}, {where}, {store.label});"
 
 

@@ -43,14 +43,15 @@ class Fused:
     layouts: Mapping[str, Layout]
 
 
-def fuse(graph: Graph, rows: int) -> Fused:
+def fuse(graph: Graph, rows: int, joined: bool = True) -> Fused:
     """Group the nodes of a graph of primitives and describe each group as a kernel.
 
     Args:
         graph: a graph of primitives, in an order that can be executed.
         rows: the planned number of rows; slices are fixed from it.
+        joined: False for one kernel per node, to compare with.
     """
-    grouping = form_groups(graph)
+    grouping = form_groups(graph, joined)
     stored = _find_stored(grouping)
     layouts = assign_layouts(graph)
     made = [_Maker(grouping, group, stored, layouts, rows).make() for group in grouping.groups]

