@@ -19,9 +19,9 @@ from bpc.data.describe import SOURCES
 from bpc.expr import COMPOSITES, CONSTANTS, FUNCTIONS, render_formula
 from bpc.ops import OPS
 from bpc.ops.layers import layer_schemas, loss_schemas
+from bpc.optimizer import OPTIMIZERS
 from bpc.spec import INITS, SCHEDULES, codes, schema
 from bpc.types import LayerSchema, Option
-from bpc.update import OPTIMIZERS
 
 SPEC_PAGE = Path(__file__).resolve().parent / "spec.md"
 _TABLE = re.compile(r"(<!-- table: ([a-z ]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)

@@ -8,12 +8,12 @@ from dataclasses import replace
 from bpc.data.describe import Description
 from bpc.entries import Entries, build_entries
 from bpc.errors import BudgetError, Diagnostic, LiveTensor, Note, Span, SpecError
+from bpc.optimizer import OPTIMIZERS
 from bpc.plan.choose import NO_PLAN_FITS
 from bpc.report.timeline import Moment, find_moment
 from bpc.runtime.cpu.build import plan
 from bpc.spec.model import Spec
 from bpc.types import PRECISIONS, format_bytes
-from bpc.update import OPTIMIZERS
 
 
 def explain_budget(

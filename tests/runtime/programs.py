@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import fcntl
-import fcntl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from hashlib import sha256
-from pathlib import Path
 from hashlib import sha256
 from pathlib import Path
 from typing import Any

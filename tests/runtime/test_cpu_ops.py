@@ -10,12 +10,11 @@ from __future__ import annotations
 from functools import cache
 from math import sqrt
 
-import numpy as np
 import pytest
-from graphs import SCORE, Case, assert_close, differences, gradients, joint_of, with_score
+from graphs import SCORE, Case, assert_close, gradients, joint_of
 from header_drivers import NEEDS_COMPILER
 from programs import Bundle, bundle
-from samples import DIFFERENTIABLE, REFUSED, SAMPLES, Sample
+from samples import REFUSED, SAMPLES, Sample
 
 from bpc.types import BF16, F16, F32, F64, DType
 
