@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,17 +23,19 @@ from bpc.data.batches import Batches
 from bpc.data.describe import Description, describe
 from bpc.data.read import Dataset, read
 from bpc.entries import PREDICT, Entries, build_entries
-from bpc.errors import BudgetError, Span, UsageError
+from bpc.errors import BudgetError, Note, UsageError
 from bpc.gradients import GradientGraph, build_forward, build_gradients, names_of
 from bpc.ir import Graph
+from bpc.lower import find_faults
 from bpc.ops.layers import layer_schemas, loss_schemas
 from bpc.optimizer import OPTIMIZERS, master_name
 from bpc.runtime.device import Device
 from bpc.runtime.select import Choice, RunGraph, Wishes, check_device, choose, graph_runner
-from bpc.spec.load import load_spec
+from bpc.spec.load import IncompleteSpec, load_spec
 from bpc.spec.model import Spec
 from bpc.train.control import initial_control
 from bpc.train.evaluate import evaluate
+from bpc.train.hints import find_hints
 from bpc.train.initial import check_initials, initial_values
 from bpc.train.loop import Job, train
 from bpc.train.progress import NoProgress, Progress
@@ -73,19 +74,29 @@ def compile(
         UsageError: there is no such device.
     """
     check_device(device)
-    sets = dict(set or {})
+    sets, places = dict(set or {}), {}
     if memory is not None:
-        sets["train.memory"] = memory
+        sets["train.memory"], places["train.memory"] = memory, "--memory"
     if seed is not None:
-        sets["seed"] = seed
-    loaded = load_spec(os.fspath(spec), layer_schemas(), loss_schemas(), OPTIMIZERS, sets)
-    if memory is not None:
-        origins = {**loaded.origins, "train.memory": Span("--memory", 1, 1)}
-        loaded = replace(loaded, origins=origins)
+        sets["seed"], places["seed"] = seed, "--seed"
+    loaded = _load(os.fspath(spec), sets, places)
     description = describe(loaded.data.source, loaded.data.options, loaded.data.span)
     entries = build_entries(loaded, description)
     check_initials(entries.states_of("parameter"))
     return Net(loaded, description, entries, device, threads)
+
+
+def _load(path: str, sets: Mapping[str, object], places: Mapping[str, str]) -> Spec:
+    """The spec; where it is at fault, what lowering says of its good parts is told as well."""
+    try:
+        layers, losses = layer_schemas(), loss_schemas()
+        return load_spec(path, layers, losses, OPTIMIZERS, sets, places=places)
+    except IncompleteSpec as fault:
+        if fault.spec is None:
+            raise
+        data = fault.spec.data
+        found = find_faults(fault.spec, describe(data.source, data.options, data.span))
+        raise fault.with_more(found) from None
 
 
 class Net:
@@ -157,7 +168,7 @@ class Net:
             raise UsageError.at(BAD_ARRAY, f"steps is {steps}, at least 1 is needed", None)
         choice = self._chosen()
         watcher = NoProgress() if progress is None else progress
-        notes = (choice.reason,) if choice.reason else ()
+        notes = (Note(choice.reason), *self._hints()) if choice.reason else self._hints()
         return train(
             Job(self.spec, self.entries, choice.device, self.data, watcher, steps, run_dir, notes)
         )
@@ -298,7 +309,8 @@ class Net:
         planned = self._planned(find_least=True)
         if svg is not None:
             write_text(Path(svg), draw_memory(planned, self.spec.name))
-        return report_memory(planned)
+        notes = [{"text": n.text, "place": n.span and n.span.to_json()} for n in self._hints()]
+        return {**report_memory(planned), "notes": notes}
 
     def inspect(self, kernel: str | None = None) -> dict[str, Any]:
         """All kernels with what they move and compute, or one with its formulas and source.
@@ -329,6 +341,9 @@ class Net:
                 self._choice = choose(self._wished, self.entries, wishes)
             self._set_initial(self._choice.device)
         return self._choice
+
+    def _hints(self) -> tuple[Note, ...]:
+        return find_hints(self.spec, self.description, self.entries)
 
     def _planned(self, find_least: bool = False) -> Planned:
         """The program under the spec's budget; needs no compiler."""

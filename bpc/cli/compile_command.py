@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from bpc.cli.options import output_options, spec_options
-from bpc.cli.output import Results, emit_json, show
+from bpc.cli.output import Results, emit_json, format_launches, show
+from bpc.types import count_of
 
 
 @click.command("compile", short_help="Write readable source, plan, manifest.")
@@ -53,5 +54,6 @@ def format_results(results: Results, quiet: bool) -> list[str]:
         return [str(file) for file in results["files"]]
     kernels = results["kernels"]
     number = kernels if isinstance(kernels, int) else len(kernels)
-    summary = f"{number} kernels, {results['launches_per_step']} launches a step"
+    launches = format_launches(results["launches_per_step"])
+    summary = f"{count_of(number, 'kernel')}, {launches} a step"
     return [*(f"wrote {file}" for file in results["files"]), summary]

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from bpc.cli.options import output_options, spec_options
-from bpc.cli.output import Results, emit_json, scaled, show, table
+from bpc.cli.output import Results, emit_json, format_launches, scaled, show, table
 from bpc.types import format_bytes
 
 _HEADER = ("#", "kernel", "from", "launches", "read", "write", "FLOPs")
@@ -48,7 +48,7 @@ def format_results(results: Results, quiet: bool) -> list[str]:
     rows = [_format_kernel(number, kernel) for number, kernel in enumerate(used, 1)]
     others = [str(kernel["name"]) for kernel in kernels if not kernel["launches"]]
     summary = (
-        f"{results['launches_per_step']} launches a step; "
+        f"{format_launches(results['launches_per_step'])} a step; "
         f"{format_bytes(results['bytes_moved'])} moved, "
         f"{results['moved_ratio']:.2f} x the least possible; {scaled(results['flops'])} FLOPs"
     )

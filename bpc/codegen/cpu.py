@@ -18,6 +18,7 @@ from bpc.codegen.lines import (
 from bpc.codegen.templating import render
 from bpc.expr import render_formula
 from bpc.kernel import (
+    RESERVED,
     Kernel,
     Operand,
     Reduction,
@@ -88,13 +89,15 @@ def _common_name(group: Sequence[Kernel]) -> str:
     if not updates and len({len(words) for words in names}) > 1:
         return group[0].name
     columns = zip(*names, strict=False)
-    return "_".join(words[0] for words in columns if len(set(words)) == 1) or group[0].name
+    shared = "_".join(words[0] for words in columns if len(set(words)) == 1)
+    return group[0].name if not shared or shared[0].isdigit() else shared
 
 
 def _unique_names(names: list[str]) -> list[str]:
     """Names that differ: a later `adam` becomes `adam_2`, or the first number that is free."""
     unique: list[str] = []
     for name in names:
+        name = f"v{name}" if name.startswith("bpc_") or name in RESERVED else name
         label, count = name, 1
         while label in unique or (count > 1 and label in names):
             count += 1

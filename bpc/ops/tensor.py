@@ -203,6 +203,7 @@ OPS.register_layer(
         "reshape",
         (Option("shape", "shape", required=True, help="extents without the batch"),),
         shorthand="shape",
+        help="the same elements in another shape; the batch stays first",
     ),
     build_reshape,
 )
@@ -455,6 +456,8 @@ OPS.register(
                 ),
             ),
             shorthand="p",
+            help="elements set to 0 at random while training, the others scaled up; "
+            "the identity otherwise",
         ),
         build=build_dropout,
     )

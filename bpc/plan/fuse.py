@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,6 +12,7 @@ from bpc.expr import Var, simplify, walk
 from bpc.ir import Graph, Node, Value
 from bpc.kernel import (
     ACCUMULATOR,
+    RESERVED,
     Extent,
     Index,
     Item,
@@ -31,6 +33,7 @@ from bpc.types import BIT, Shape, compute_type, elements, extent, multiply
 FLAT_PER_SLICE = 1 << 14
 """Elements of a flat kernel that one slice takes, at most MOST_SLICES of them."""
 MOST_SLICES = 16
+_DERIVED = re.compile(r"_(in|flags|t\d+)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,7 @@ class _Maker:
 
     def make(self) -> Kernel:
         """The kernel of the group."""
-        self.taken |= {ACCUMULATOR, "r", "c", "rows", "slice", "arena", "offsets", "value"}
+        self.taken |= {ACCUMULATOR, *RESERVED}
         for node in self.group.nodes:
             self._add(node)
         for node in self.group.nodes:
@@ -312,6 +315,9 @@ class _Maker:
         return label
 
     def _unique(self, stem: str) -> str:
+        """A label that is free. Targets derive `x_in`, `x_flags` and `x_t0` from x themselves."""
+        stem = f"v{stem}" if stem.startswith("bpc_") else stem
+        stem = f"{stem}_" if _DERIVED.search(stem) else stem
         label, count = stem, 1
         while label in self.taken:
             count += 1

@@ -22,7 +22,7 @@ from bpc.report.manifest import (
     step_times,
 )
 
-NO_KERNEL = "BPC0605"
+NO_KERNEL = "BPC0608"
 
 
 def list_kernels(planned: Planned, source: Source, accumulate: int) -> dict[str, Any]:

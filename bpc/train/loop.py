@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from bpc.data.batches import Batches
 from bpc.data.read import Dataset
 from bpc.entries import PREDICT, Entries
-from bpc.errors import Interrupted, Span
+from bpc.errors import Interrupted, Note, Span
 from bpc.runtime.device import Device
 from bpc.spec.model import Spec
 from bpc.train.evaluate import Evaluation, evaluate
@@ -26,6 +25,7 @@ from bpc.train.run_folder import RunFolder, make_run_folder
 from bpc.train.stepper import Stepper
 from bpc.train.units import UnitCounter, ZeroUnits
 from bpc.train.windows import Window, Windows, plan_windows
+from bpc.types import count_of
 from bpc.update import norm_name
 
 LOG_EVERY = 10
@@ -47,7 +47,7 @@ class Job:
     progress: Progress
     steps: int | None = None
     run_dir: str | os.PathLike[str] | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
 
 @dataclass(slots=True)
@@ -101,7 +101,7 @@ class _Run:
 
     def go(self) -> dict[str, Any]:
         """Run to the end, or to what stops it; the folder says which."""
-        self.folder.write_spec(Path(self.job.spec.path))
+        self.folder.write_spec(_limit(self.job.spec, self.job.steps))
         self.stepper.reset(len(self.windows))
         self.job.progress.on_start(self._describe())
         try:
@@ -280,11 +280,22 @@ class _Run:
         return result
 
 
+def _limit(spec: Spec, steps: int | None) -> Spec:
+    """The spec that asks for so many steps by itself."""
+    if steps is None:
+        return spec
+    return replace(spec, train=replace(spec.train, steps=steps, epochs=None))
+
+
 def _make_notes(job: Job, tally: _Tally) -> list[dict[str, Any]]:
     """What a person should know, each with a place where it has one."""
-    notes: list[dict[str, Any]] = [{"text": text, "place": None} for text in job.notes]
+    notes: list[dict[str, Any]] = [
+        {"text": note.text, "place": note.span.to_json() if note.span else None}
+        for note in job.notes
+    ]
     if tally.skipped:
-        text = f"{tally.skipped} of {tally.step} steps were skipped: not finite"
+        were = "was" if tally.skipped == 1 else "were"
+        text = f"{tally.skipped} of {count_of(tally.step, 'step')} {were} skipped: not finite"
         notes.append({"text": text, "place": None})
     for unit in sorted(tally.units, key=lambda unit: -unit.share):
         if unit.share >= MANY_ZERO_UNITS:

@@ -1,4 +1,4 @@
-"""The folder of a run: the spec, `metrics.jsonl`, `parameters.npz` and `result.json`."""
+"""The folder of a run: its spec, `metrics.jsonl`, `parameters.npz` and `result.json`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpc.errors import UsageError
+from bpc.spec.model import Spec
+from bpc.spec.resolved import write_resolved
 from bpc.train.metrics import plain
 
 RUNS = Path("runs")
@@ -30,9 +32,14 @@ class RunFolder:
         """Where the metrics go."""
         return self.path / "metrics.jsonl"
 
-    def write_spec(self, spec: Path) -> None:
-        """Keep the spec as it was read."""
-        _write_whole(self.path / "spec.yaml", lambda file: file.write(spec.read_bytes()))
+    def write_spec(self, spec: Spec) -> None:
+        """Keep the spec and what it extends as they were read, and all of it in one file."""
+        for number, source in enumerate(spec.files):
+            self._write_text(f"spec.base{number}.yaml" if number else "spec.yaml", source.text)
+        self._write_text("spec.resolved.yaml", write_resolved(spec))
+
+    def _write_text(self, name: str, text: str) -> None:
+        _write_whole(self.path / name, lambda file: file.write(text.encode()))
 
     def write_result(self, result: Mapping[str, object]) -> None:
         """Say how the run ended."""
@@ -56,7 +63,7 @@ def make_run_folder(name: str, wished: str | os.PathLike[str] | None) -> RunFold
     """Make the folder of a new run: `wished`, or `runs/<name>-<n>` with the next free n.
 
     Raises:
-        UsageError: `wished` exists and is no empty folder.
+        UsageError: `wished` exists and is no empty folder, or `runs` is a file.
     """
     if wished is None:
         return RunFolder(_make_next(name))
@@ -74,6 +81,9 @@ def make_run_folder(name: str, wished: str | os.PathLike[str] | None) -> RunFold
 
 def _make_next(name: str) -> Path:
     """Making a folder is atomic, so that two runs at once get one each."""
+    if RUNS.exists() and not RUNS.is_dir():
+        message = f"{RUNS} is a file; runs are kept in a folder of that name"
+        raise UsageError.at(NOT_EMPTY, message, None, help="name a folder with --run-dir")
     RUNS.mkdir(exist_ok=True)
     number = 1 + max((_number(path.name, name) for path in RUNS.iterdir()), default=0)
     while True:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpc.codegen.cpu import Source, arguments, extents
+from bpc.errors import ToolError
 from bpc.ir import Value
 from bpc.plan.program import ALIGNMENT, Entry, Program
 from bpc.runtime.cpu.toolchain import vector_name
@@ -19,6 +20,7 @@ from bpc.runtime.device import Array
 from bpc.runtime.reference import storage_type
 from bpc.types import BF16, F16, shape_at
 
+CANNOT_LOAD = "BPC0612"
 LAUNCH = np.dtype(
     [("kernel", "i4"), ("slices", "i4"), ("barrier_after", "i4"), ("first_offset", "i4")]
 )
@@ -54,10 +56,22 @@ def make_tables(program: Program, source: Source) -> dict[str, Table]:
 
 
 class Library:
-    """A loaded shared library of kernels."""
+    """A loaded shared library of kernels.
+
+    Raises:
+        ToolError: the system refuses to load it.
+    """
 
     def __init__(self, path: Path):
-        self._library = ctypes.CDLL(str(path))
+        try:
+            self._library = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise ToolError.at(
+                CANNOT_LOAD,
+                f"the compiled library does not load: {error}",
+                None,
+                help="is its folder mounted without the right to execute? BPC_CACHE names another",
+            ) from None
         self._run = self._library.bpc_run_range
         self._run.restype = ctypes.c_int
         pointer, i32, i64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
@@ -113,7 +127,8 @@ class CpuDevice:
         """Fill the first rows of an input slot."""
         slot = self._views[name]
         assert array.shape[1:] == slot.shape[1:], f"{name}: {array.shape} into {slot.shape}"
-        np.copyto(slot[: len(array)], array, casting="unsafe")
+        with np.errstate(over="ignore"):  # training itself names what became inf
+            np.copyto(slot[: len(array)], array, casting="unsafe")
 
     def write_rows(self, name: str, array: Array, rows: NDArray[np.integer[Any]]) -> None:
         """Gather the rows with these numbers, all of which exist, in the first rows of a slot."""
