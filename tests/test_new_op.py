@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,8 +24,8 @@ from bpc.spec import Spec, load_spec
 from bpc.types import BIT, Option, nbytes
 
 sys.path.append(str(Path(__file__).parent / "runtime"))
-from header_drivers import NEEDS_COMPILER  # noqa: E402
-from programs import bundle  # noqa: E402
+from header_drivers import NEEDS_COMPILER
+from programs import bundle
 
 x, y = Var("x"), Var("y")
 ROWS = 3

@@ -75,7 +75,7 @@ def assert_same(fused: CpuDevice, apart: CpuDevice, entry: str, rows: int) -> No
     assert len(fused.program.entries[entry].kernels) <= len(apart.program.entries[entry].kernels)
 
 
-@pytest.mark.parametrize(("path", "precision"), ZOO, ids=lambda given: getattr(given, "stem", given))
+@pytest.mark.parametrize(("path", "precision"), ZOO, ids=lambda one: getattr(one, "stem", one))
 def test_the_networks_of_the_zoo(path: Path, precision: str) -> None:
     net = open_net(path, {"train.precision": precision, "data.batch": 19})
     graphs = {name: run_passes(graph) for name, graph in net.entries.graphs.items()}

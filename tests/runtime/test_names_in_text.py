@@ -13,11 +13,13 @@ from bpc.api import compile as compile_net
 pytestmark = NEEDS_COMPILER
 
 NAMES = (
-    "exp log main free printf memcpy f16 bf16 uint8_t int64_t bpc_load bpc_store bpc_gemm "
-    "bpc_kernels slice rows arena offsets r c q c0 o j acc count first last all total part block "
-    "blocks unit start end tile shape units image channel line finished sum value row out in_ "
-    "tap_row a a_in a_out a_flags a_t0 a_2 x_in target_in"
-).split()
+    "exp", "log", "main", "free", "printf", "memcpy", "f16", "bf16", "uint8_t", "int64_t",
+    "bpc_load", "bpc_store", "bpc_gemm", "bpc_kernels", "slice", "rows", "arena", "offsets",
+    "r", "c", "q", "c0", "o", "j", "acc", "count", "first", "last", "all", "total", "part",
+    "block", "blocks", "unit", "start", "end", "tile", "shape", "units", "image", "channel",
+    "line", "finished", "sum", "value", "row", "out", "in_", "tap_row", "a", "a_in", "a_out",
+    "a_flags", "a_t0", "a_2", "x_in", "target_in",
+)
 UNITS = ("linear: 6", "relu", "tanh", 'formula: "x * sigmoid(x) + tanh(x)"', "softmax", "layernorm")
 
 
