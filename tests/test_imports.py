@@ -42,7 +42,7 @@ PLACES: dict[str, tuple[tuple[str, ...], set[str]]] = {
     "runtime": (("bpc.runtime",), CODE),
     "loop": (("bpc.train", "bpc.data", "bpc.diagnose", "bpc.report"), {*CODE, "runtime"}),
     "api": (("bpc.api", "bpc.arrays"), LOOP),
-    "cli": (("bpc.cli",), {*LOOP, "api", "package"}),
+    "cli": (("bpc.cli", "bpc.__main__"), {*LOOP, "api", "package"}),
 }
 
 # Imports inside a function that the table does not allow, each with its reason.
