@@ -169,10 +169,8 @@ def _launch(writer: _Writer, kernels: Sequence[Kernel], launch: Launch) -> CudaL
     blocks = [block_count(kernel, writer.rows) for kernel in parts]
     table = _table(parts, blocks)
     if not launch.tails:
-        passed = [_pass(parameter, parts[0], main) for parameter in main.parameters]
-        return CudaLaunch(
-            main.name, sum(blocks), main.threads, tuple(passed), launch.parts, (), table
-        )
+        direct = tuple(_pass(parameter, parts[0], main) for parameter in main.parameters)
+        return CudaLaunch(main.name, sum(blocks), main.threads, direct, launch.parts, (), table)
     tails = [kernels[at] for at in launch.tails]
     inner = [writer.function(kernel, [kernel], inside=True) for kernel in tails]
     name, passed = _join(writer, main, parts[0], list(zip(inner, tails, strict=True)))
@@ -225,7 +223,7 @@ def _join(
         calls.append({"name": function.name, "call": ", ".join(words)})
     names = tuple(function.name for function, _ in [(main, kernel), *tails])
     key = ("joined", names)
-    passed = [argument for _, _, argument in parameters] + [Argument("ticket")]
+    everything = [argument for _, _, argument in parameters] + [Argument("ticket")]
     if key not in writer.functions:
         values = {
             "name": writer.name(f"{main.name}_to_the_end"),
@@ -238,7 +236,7 @@ def _join(
         made = _Function(str(values["name"]), kernel, False, main.threads, [], text)
         writer.functions[key] = made
         writer.texts.append(text)
-    return writer.functions[key].name, passed
+    return writer.functions[key].name, everything
 
 
 def _share(

@@ -11,7 +11,16 @@
 // error fits made for these intervals.
 #pragma once
 #if !defined(__CUDACC_RTC__)
+#if defined(__CUDACC_RTC__)  // NVRTC comes without the standard's headers
+typedef unsigned char uint8_t;
+typedef unsigned short uint16_t;
+typedef int int32_t;
+typedef unsigned int uint32_t;
+typedef long int64_t;
+typedef unsigned long uint64_t;
+#else
 #include <stdint.h>
+#endif
 #endif
 
 // ---- bits and single instructions ------------------------------------------------------------
