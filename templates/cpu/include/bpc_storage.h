@@ -90,8 +90,8 @@ BPC_INLINE bool bpc_bit_load(const uint8_t* p, long i) { return ((p[i >> 3] >> (
 
 // Eight flags (each 0 or 1) as one byte: the product moves flag i to bit 56 + i.
 BPC_INLINE uint8_t bpc_bits_pack(const uint8_t* flags) {
-  uint64_t eight;
-  __builtin_memcpy(&eight, flags, sizeof eight);
+  uint64_t eight = 0;
+  for (int i = 0; i < 8; ++i) eight |= uint64_t(flags[i]) << (8 * i);  // one load
   return uint8_t((eight * uint64_t(0x0102040810204080)) >> 56);
 }
 
