@@ -9,6 +9,7 @@ hit all alike. Their first losses, from the same weights and batches, must agree
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import math
 import os
@@ -73,7 +74,7 @@ class Run:
 
     def environment(self, peer: str) -> dict[str, str]:
         """The same threads for all, caches in a folder of this run, no tuning from outside."""
-        dropped = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "XLA_FLAGS")
+        dropped = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "XLA_FLAGS", "PYTHONDONTWRITEBYTECODE")
         kept = {name: value for name, value in os.environ.items() if name not in dropped}
         caches = self.folder / peer
         pools = ("OMP", "MKL", "OPENBLAS", "NUMEXPR")
@@ -257,12 +258,14 @@ def find_ratio(rows: Sequence[Mapping[str, Any]]) -> float | None:
 
 def compare(arguments: argparse.Namespace) -> dict[str, Any]:
     """The whole run as the object that `--json` prints."""
-    work = WORKS[arguments.work]
+    work, load = WORKS[arguments.work], os.getloadavg()[0]
     peers = [Found(peer) for peer in arguments.peers]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         run = Run(arguments.work, folder / "arrays.npz", folder, arguments.threads)
         write_arrays(work, run.arrays)
+        # Installed packages have their bytecode; give a checkout's the same.
+        compileall.compile_dir(FOLDER.parent / "bpc", quiet=2)
         for found in peers:
             time_first_steps(run, found, arguments.repeats)
         present = [found for found in peers if found.missing is None]
@@ -279,7 +282,7 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
         "processor": processor_name(),
         "threads": arguments.threads,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "load_average": os.getloadavg()[0],
+        "load_average_before": load,
         "rows": rows,
         "ratio_to_fastest": find_ratio(rows),
     }
@@ -306,7 +309,8 @@ def processor_name() -> str:
 def format_table(result: Mapping[str, Any]) -> str:
     """A table in Markdown, and below it what it comes to."""
     head = f"{result['work']}: {result['summary']}; {result['threads']} threads"
-    place = f"{result['date']}, {result['processor']}"
+    load = f"load average before the run {result['load_average_before']:.1f}"
+    place = f"{result['date']}, {result['processor']}, {load}"
     lines = [
         *(head, place, ""),
         "| peer | step, ms | quartiles | first step, s | warm, s | resident, MiB | versions |",

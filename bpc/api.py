@@ -28,6 +28,7 @@ from bpc.errors import BudgetError, Span, UsageError
 from bpc.gradients import GradientGraph, build_forward, build_gradients, names_of
 from bpc.ir import Graph
 from bpc.ops.layers import layer_schemas, loss_schemas
+from bpc.optimizer import OPTIMIZERS, master_name
 from bpc.runtime.device import Device
 from bpc.runtime.select import Choice, RunGraph, Wishes, check_device, choose, graph_runner
 from bpc.spec.load import load_spec
@@ -40,7 +41,6 @@ from bpc.train.progress import NoProgress, Progress
 from bpc.train.stepper import Stepper
 from bpc.train.windows import plan_windows
 from bpc.types import Rows, shape_at
-from bpc.update import OPTIMIZERS, master_name
 
 if TYPE_CHECKING:
     from bpc.plan.choose import Planned

@@ -32,7 +32,7 @@ PLACES: dict[str, tuple[tuple[str, ...], set[str]]] = {
     "spec": (("bpc.spec", "bpc.data.__init__", "bpc.data.describe"), LEAVES),
     "derivation": (
         (
-            *("bpc.lower", "bpc.autodiff", "bpc.update", "bpc.passes"),
+            *("bpc.lower", "bpc.autodiff", "bpc.optimizer", "bpc.update", "bpc.passes"),
             *("bpc.entries", "bpc.gradients"),
         ),
         {*SCALARS, "ir", "kernel", "ops", "spec"},

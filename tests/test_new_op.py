@@ -16,11 +16,11 @@ from bpc.ir import Graph
 from bpc.lower import lower
 from bpc.ops import OPS, Op, elementwise
 from bpc.ops.layers import layer_schemas, loss_schemas
+from bpc.optimizer import OPTIMIZERS
 from bpc.passes import run_passes
 from bpc.runtime.reference import run_graph
 from bpc.spec import Spec, load_spec
 from bpc.types import BIT, Option, nbytes
-from bpc.update import OPTIMIZERS
 
 x, y = Var("x"), Var("y")
 ROWS = 3

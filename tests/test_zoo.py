@@ -8,9 +8,9 @@ import pytest
 
 from bpc.data.describe import describe
 from bpc.ops.layers import layer_schemas, loss_schemas
+from bpc.optimizer import OPTIMIZERS
 from bpc.resources import spec_root
 from bpc.spec.load import load_spec
-from bpc.update import OPTIMIZERS
 
 ZOO = sorted(spec_root().rglob("*.yaml"))
 

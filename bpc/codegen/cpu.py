@@ -17,7 +17,15 @@ from bpc.codegen.lines import (
 )
 from bpc.codegen.templating import render
 from bpc.expr import render_formula
-from bpc.kernel import Kernel, Operand, Reduction, Statement, Store, kernel_bytes
+from bpc.kernel import (
+    Kernel,
+    Operand,
+    Reduction,
+    Statement,
+    Store,
+    contiguous,
+    kernel_bytes,
+)
 from bpc.ops.linear import output_size
 from bpc.types import BIT, F64, Rows, Shape, compute_type, extent, format_shape, multiply
 
@@ -61,7 +69,7 @@ def generate(title: str, kernels: Sequence[Kernel], rows: int) -> Source:
             served.append([])
         served[found[key]].append(kernel)
         index.append(found[key])
-    names = _unique_names([_common_name([kernel.name for kernel in group]) for group in served])
+    names = _unique_names([_common_name(group) for group in served])
     functions = tuple(
         Function(name, _function(name, group, rows), tuple(kernel.name for kernel in group))
         for name, group in zip(names, served, strict=True)
@@ -70,10 +78,17 @@ def generate(title: str, kernels: Sequence[Kernel], rows: int) -> Source:
     return Source(text, functions, tuple(index))
 
 
-def _common_name(names: list[str]) -> str:
-    """The words that all names share (`adam` of adam_fc1_weight, adam_fc2_bias), else the first."""
-    columns = zip(*(name.split("_") for name in names), strict=False)
-    return "_".join(words[0] for words in columns if len(set(words)) == 1) or names[0]
+def _common_name(group: Sequence[Kernel]) -> str:
+    """The words that all names share (`adam` of adam_fc1_weight, adam_fc2_bias), else the first.
+
+    Names of different lengths share a meaning only where each begins with it, as updates do.
+    """
+    names = [kernel.name.split("_") for kernel in group]
+    updates = group[0].skeleton in ("flat", "chunks")
+    if not updates and len({len(words) for words in names}) > 1:
+        return group[0].name
+    columns = zip(*names, strict=False)
+    return "_".join(words[0] for words in columns if len(set(words)) == 1) or group[0].name
 
 
 def _unique_names(names: list[str]) -> list[str]:
@@ -203,15 +218,21 @@ def _inner(kernel: Kernel, lines: Lines, stores: list[Store]) -> dict[str, Any]:
     body = lines.block([store.label for store in stores], "inner")
     body += [lines.store(store) for store in plain]
     body += [f"{store.operand}_flags[q] = {store.label};" for store in bits]
-    flags = [
-        {
-            "name": f"{store.operand}_flags",
-            "target": store.operand,
-            "at": offset(kernel.operand(store.operand), lines.counters.row, "c0"),
-        }
-        for store in bits
-    ]
+    flags = [_flags(kernel.operand(store.operand), lines) for store in bits]
     return {"body": body, "flags": flags}
+
+
+def _flags(operand: Operand, lines: Lines) -> dict[str, str]:
+    """Where the packed conditions of a block begin, and the function that writes them."""
+    row, name = lines.counters.row, f"{operand.label}_flags"
+    dims, strides = operand.dims[-operand.inner :], operand.strides[-operand.inner :]
+    if operand.inner == 1 or strides == contiguous(dims):
+        at = f"{operand.label}, {offset(operand, row, 'c0')}"
+        return {"name": name, "function": "bpc_bits_store", "at": at}
+    # Lines along the last axis are padded to whole bytes, and c runs over several lines.
+    line, pitch = dims[-1], next(s for s in reversed(strides[:-1]) if s)
+    at = f"{operand.label}, {offset(operand, row, '0')}, {line}, {pitch}, c0"
+    return {"name": name, "function": "bpc_bits_store_lines", "at": at}
 
 
 def _flat(kernel: Kernel) -> dict[str, Any]:
@@ -345,7 +366,7 @@ def _epilogue(kernel: Kernel) -> dict[str, Any]:
 
 def _gemm(kernel: Kernel) -> dict[str, Any]:
     left, right = (kernel.operand(label) for label in kernel.sources)
-    (a_rows, a_cols), (b_rows, b_cols) = kernel.attr("shapes")
+    (a_rows, a_cols), (_, b_cols) = kernel.attr("shapes")
     ta, tb = bool(kernel.attr("ta")), bool(kernel.attr("tb"))
     across, along = kernel.attr("slices")
     return {

@@ -6,7 +6,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from bpc.expr import Call, Const, Expr, Var, render_c, split_common, walk
-from bpc.kernel import ACCUMULATOR, Extent, Index, Item, Kernel, Operand, Reduction, Statement, Store
+from bpc.kernel import (
+    ACCUMULATOR,
+    Extent,
+    Index,
+    Item,
+    Kernel,
+    Operand,
+    Reduction,
+    Statement,
+    Store,
+)
 from bpc.types import BIT, F64, I32, I64, DType, Rows, Shape
 
 _POINTEES = {"f64": "double", "f32": "float", "f16": "f16", "bf16": "bf16", "i64": "int64_t"}
@@ -129,9 +139,7 @@ class Lines:
             return [name for _, name in item.names]
         if isinstance(item, Index):
             return [item.first] if item.first else []
-        if isinstance(item, Reduction):
-            return [item.source]
-        return []
+        return []  # a reduction is finished before the block that reads it begins
 
     def level_of(self, label: str) -> str:
         """How often a label is computed."""
@@ -223,6 +231,8 @@ class Lines:
         """Write one element."""
         operand = self.kernel.operand(store.operand)
         where = offset(operand, self.counters.row, self.counters.column)
+        if operand.dtype == BIT:  # one condition a row: a line, and so a byte, of its own
+            return f"{operand.label}[({where}) / 8] = {store.label};"
         return f"bpc_store({operand.label}, {where}, {store.label});"
 
 

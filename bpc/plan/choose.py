@@ -14,8 +14,8 @@ from bpc.errors import BudgetError, Diagnostic, LiveTensor
 from bpc.ir import Graph, State
 from bpc.ops import OPS
 from bpc.plan.chain import ChainPlan, pareto
-from bpc.plan.repeats import REPEAT, original
 from bpc.plan.program import Entry, Program, build_program, join_entries, place_entry
+from bpc.plan.repeats import REPEAT, original
 from bpc.plan.schedule import schedule
 from bpc.plan.segments import Chain, find_chain
 from bpc.types import format_bytes

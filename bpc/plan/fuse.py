@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bpc.errors import Span
-from bpc.expr import Var, simplify
+from bpc.expr import Var, simplify, walk
 from bpc.ir import Graph, Node, Value
 from bpc.kernel import (
     ACCUMULATOR,
@@ -43,14 +43,15 @@ class Fused:
     layouts: Mapping[str, Layout]
 
 
-def fuse(graph: Graph, rows: int) -> Fused:
+def fuse(graph: Graph, rows: int, joined: bool = True) -> Fused:
     """Group the nodes of a graph of primitives and describe each group as a kernel.
 
     Args:
         graph: a graph of primitives, in an order that can be executed.
         rows: the planned number of rows; slices are fixed from it.
+        joined: False for one kernel per node, to compare with.
     """
-    grouping = form_groups(graph)
+    grouping = form_groups(graph, joined)
     stored = _find_stored(grouping)
     layouts = assign_layouts(graph)
     made = [_Maker(grouping, group, stored, layouts, rows).make() for group in grouping.groups]
@@ -174,17 +175,20 @@ class _Maker:
 
     def _add_statement(self, node: Node) -> None:
         expr, arguments = scalar_form(node)
+        expr = simplify(expr)
+        used = {leaf.name for leaf in walk(expr) if isinstance(leaf, Var)}
         frame = self._frame(node)
         names = tuple(
             (argument, self._read(name, frame))
             for argument, name in zip(arguments, node.inputs, strict=True)
+            if argument in used
         )
         value = node.output
         operands = [self.grouping.values[name] for name in node.inputs]
         self.body.append(
             Statement(
                 self._label(value),
-                simplify(expr),
+                expr,
                 names,
                 value.dtype,
                 compute_dtype(node, operands),
@@ -268,7 +272,8 @@ class _Maker:
         root = self.grouping.root(name)
         strides = broadcast_strides(self._strides(root, shape), shape, frame)
         for known in self.reads:
-            if (known.value, known.dims, known.strides) == (root, frame, strides):
+            same = (known.value, known.dims, known.strides) == (root, frame, strides)
+            if same and known.label not in self.sources:  # a factor is read by the skeleton alone
                 return known.label
         label = self._unique(identifier(root))
         dtype = self.grouping.values[root].dtype

@@ -97,9 +97,11 @@ class Grouping:
                 yield maker
 
 
-def form_groups(graph: Graph) -> Grouping:
-    """Group the nodes of a graph of primitives."""
+def form_groups(graph: Graph, joined: bool = True) -> Grouping:
+    """Group the nodes of a graph of primitives; not `joined`, each node gets a group of its own."""
     grouping = Grouping(graph)
+    if not joined:
+        return _part(grouping)
     for node in graph.nodes:
         if node.op in VIRTUAL or node.output.name in grouping.deferred:
             continue
@@ -109,6 +111,18 @@ def form_groups(graph: Graph) -> Grouping:
                 group.nodes.append(pulled)
         group.nodes.append(node)
         grouping.home.update((value.name, group) for value in node.outputs)
+    return grouping
+
+
+def _part(grouping: Grouping) -> Grouping:
+    """A group for every node: what fusion must not change a bit of."""
+    grouping.deferred = set()
+    for node in grouping.graph.nodes:
+        if node.op not in VIRTUAL:
+            group = _open(grouping, node)
+            group.nodes.append(node)
+            grouping.groups.append(group)
+            grouping.home.update((value.name, group) for value in node.outputs)
     return grouping
 
 

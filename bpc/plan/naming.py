@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from bpc.ir import Node
 from bpc.plan.repeats import REPEAT, original
@@ -108,15 +108,30 @@ def _parts(nodes: Sequence[Node]) -> str:
     titles = list(kinds)
     if _is_gradient(nodes[0]):
         titles.reverse()
-    if len(titles) > 3:
-        titles = [titles[0], titles[-1]]
-    words, inside = [], ""
+    whole = _join(titles, kinds, "_")
+    if len(titles) > 3 or (len(titles) > 2 and len(whole) > LONGEST - len("_with_gradient")):
+        return _join([titles[0], titles[-1]], kinds, "_to_")
+    return whole
+
+
+def _join(titles: Sequence[str], kinds: Mapping[str, str], between: str) -> str:
+    words, before = [], ""
     for title in titles:
-        parent, _, local = title.rpartition(".")
-        shown = local if parent == inside else title
+        shown = _inside(title, before)
         words.append(shown if _tells(title, kinds[title]) else f"{shown}_{kinds[title]}")
-        inside = parent
-    return identifier("_to_".join(words) if len(kinds) > 3 else "_".join(words)) if words else ""
+        before = title
+    return identifier(between.join(words)) if words else ""
+
+
+def _inside(title: str, before: str) -> str:
+    """The title without the scopes that it shares with the one before it."""
+    mine, theirs = title.split("."), before.split(".")
+    shared = 0
+    while shared < min(len(mine), len(theirs)) - 1 and mine[shared] == theirs[shared]:
+        shared += 1
+    if shared and mine[shared].isdigit():  # which repetition: a number alone says nothing
+        shared -= 1
+    return ".".join(mine[shared:])
 
 
 def _tells(title: str, kind: str) -> bool:

@@ -74,7 +74,7 @@ class Program:
 
 
 def build_program(
-    graphs: Mapping[str, Graph], states: Sequence[State], rows: int
+    graphs: Mapping[str, Graph], states: Sequence[State], rows: int, joined: bool = True
 ) -> Program:
     """Fuse, place and check the entry points.
 
@@ -82,6 +82,7 @@ def build_program(
         graphs: entry points by name, made of primitives, in an order that can be executed.
         states: everything that outlives a call, in the order of the arena.
         rows: planned rows of a batch.
+        joined: False for one kernel per node, to compare with.
     """
     persistent = {state.name: state.value for state in states}
     kinds = {state.name: state.kind for state in states}
@@ -91,7 +92,7 @@ def build_program(
             kinds.setdefault(value.name, "input")
     offsets, end = _stack(persistent, rows)
     entries = {
-        name: place_entry(name, graph, persistent, offsets, end, rows)
+        name: place_entry(name, graph, persistent, offsets, end, rows, joined)
         for name, graph in graphs.items()
     }
     return join_entries(Program(rows, {}, persistent, kinds, offsets, end, end), entries)
@@ -125,9 +126,10 @@ def place_entry(
     fixed: Mapping[str, int],
     base: int,
     rows: int,
+    joined: bool = True,
 ) -> Entry:
     """Fuse one entry point and give its tensors places above `base`."""
-    fused = fuse(graph, rows)
+    fused = fuse(graph, rows, joined)
     storage = _assign_storage(graph, fused, persistent, rows)
     sizes = _sizes(fused, storage, persistent, rows)
     steps = tuple(_step(kernel, storage) for kernel in fused.kernels)

@@ -6,6 +6,7 @@ threads: equal specs give equal bytes.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,8 @@ def write_artifacts(
     entries: Entries,
     planned: Planned,
     target: str = "cpu",
-    out: str | Path | None = None,
-    dump: str | Path | None = None,
+    out: str | os.PathLike[str] | None = None,
+    dump: str | os.PathLike[str] | None = None,
 ) -> dict[str, Any]:
     """Write everything and say what was written.
 
@@ -155,8 +156,8 @@ def _readme(spec: Spec, planned: Planned, source: Source) -> str:
     return f"""# {spec.name}: a generated training program
 
 `bpc compile {spec.path}` wrote this folder; changes are lost when it runs again.
-A training step is {launches} launches of {len(source.functions)} kernels \
-in one arena of {arena}.
+A training step has {launches} launches and runs in one arena of {arena}.
+The file has {len(source.functions)} kernels; `evaluate` and `predict` use them too.
 
 | file | what it is |
 | --- | --- |
@@ -177,11 +178,11 @@ has one entry, `bpc_run_range(arena, launches, first, last, offsets, rows, threa
 ## Read it
 
 Above each function stand its formulas, the tensors that it reads and writes, what it moves for a
-full batch of {program.rows} rows, and its lines in the spec. A comment behind a statement names \
-its layer and line.
-A function computes slice `slice` of its kernel; `offsets` holds the places of its tensors in bytes, in
-the order of the declarations at its top, then the number of slices. `rows` is the batch at hand.
+full batch of {program.rows} rows, and its lines in the spec. A comment behind a statement names
+its layer and line. A function computes slice `slice` of its kernel. `offsets` holds the places of
+its tensors in bytes, in the order of the declarations at its top, then the number of slices.
+`rows` is the batch at hand.
 
-To follow a tensor, find its name in `plan.json` (`first` and `last` are launches of that entry point),
-then the launches' `name` in `manifest.json`.
+To follow a tensor, find its name in `plan.json` (`first` and `last` are launches of that entry
+point), then the `name` of those launches in `manifest.json`.
 """

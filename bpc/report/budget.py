@@ -8,12 +8,12 @@ from dataclasses import replace
 from bpc.data.describe import Description
 from bpc.entries import Entries, build_entries
 from bpc.errors import BudgetError, Diagnostic, LiveTensor, Note, Span, SpecError
+from bpc.optimizer import OPTIMIZERS
 from bpc.plan.choose import NO_PLAN_FITS
 from bpc.report.timeline import Moment, find_moment
 from bpc.runtime.cpu.build import plan
 from bpc.spec.model import Spec
 from bpc.types import PRECISIONS, format_bytes
-from bpc.update import OPTIMIZERS
 
 
 def explain_budget(
@@ -71,6 +71,5 @@ def _variants(spec: Spec) -> Iterator[tuple[str, Spec]]:
     if train.optimizer.kind != "sgd":
         options = {option.name: option.default for option in OPTIMIZERS["sgd"].options}
         plain = replace(train.optimizer, kind="sgd", options=options)
-        yield "train.optimizer sgd without momentum", replace(
-            spec, train=replace(train, optimizer=plain)
-        )
+        words = "train.optimizer sgd without momentum"
+        yield words, replace(spec, train=replace(train, optimizer=plain))

@@ -8,7 +8,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-WIDTH = 150  # columns of a JSON line, at most, where it can be broken
+WIDTH = 180  # columns of a JSON line, at most, where it can be broken
+
 
 def write_text(path: Path, text: str) -> Path:
     """Write a file beside its place and rename it; the folder is made.
@@ -37,7 +38,9 @@ def to_json(data: Any) -> str:
 
 def _render(data: Any, by: str) -> str:
     flat = json.dumps(data, allow_nan=False, ensure_ascii=False)
-    if not isinstance(data, dict | list) or not _is_nested(data) and len(by) + len(flat) <= WIDTH:
+    if not isinstance(data, dict | list):
+        return flat
+    if len(by) + len(flat) <= WIDTH and not _is_nested(data):
         return flat
     inner = by + "  "
     if isinstance(data, dict):
@@ -50,11 +53,11 @@ def _render(data: Any, by: str) -> str:
 
 
 def _is_nested(data: dict[str, Any] | list[Any]) -> bool:
-    """Whether a part has parts of its own that are not empty or short."""
-    parts = data.values() if isinstance(data, dict) else data
-    return any(isinstance(part, dict) or (isinstance(part, list) and part) for part in parts) and (
-        isinstance(data, dict) or len(data) > 1
-    )
+    """Whether a part has parts that have parts, or the parts of a list are mappings."""
+    if isinstance(data, list):
+        return any(isinstance(part, dict | list) for part in data)
+    inner = [part for part in data.values() if isinstance(part, dict | list)]
+    return any(_is_nested(part) for part in inner)
 
 
 def _umask() -> int:

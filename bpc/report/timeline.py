@@ -15,7 +15,8 @@ from bpc.plan.program import Entry, Program
 from bpc.plan.repeats import REPEAT, original
 from bpc.types import format_bytes, format_shape, nbytes
 
-STEP = ("micro_step", "update")
+STEP = ("micro_step", "micro_step_add", "update")
+"""Entry points of a training step in order; one batch that adds stands for all that do."""
 _STATES = {
     "parameter": "a weight, which update replaces",
     "master": "the full-precision copy of a weight, which update changes",
@@ -32,7 +33,8 @@ class Tensor:
     """A storage: lifetime in launches (both ends included), place, and why it exists.
 
     A value that is repeated and never stored has neither lifetime nor offset; its bytes are those
-    that keeping it would take. `holds` are later values that take the place of the first.
+    that keeping it would take. `entry` is the entry point that it belongs to, None for a
+    persistent one. `holds` are later values that take the place of the first.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Tensor:
     kind: str
     decision: str
     why: str
+    entry: str | None = None
     holds: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, object]:
@@ -58,6 +61,7 @@ class Tensor:
             "kind": self.kind,
             "decision": self.decision,
             "why": self.why,
+            "entry": self.entry,
             "holds": list(self.holds),
         }
 
@@ -192,6 +196,7 @@ def _never_stored(planned: Planned, stored: set[str]) -> list[Tensor]:
                     Kind.SAVED.value,
                     "repeated",
                     "computed again inside each kernel that reads it",
+                    "micro_step",
                 )
             )
     return found
@@ -234,6 +239,7 @@ class _About:
             item.kind.value,
             decision,
             why,
+            self.entry.name,
             holds,
         )
 
@@ -263,22 +269,30 @@ class _About:
 
     def _why_repeated(self, item: Placed) -> str:
         """What the repetition costs and what it frees in between."""
-        rows = self.planned.program.rows
-        flops = sum(
-            OPS[node.op].flops(node, [self.values[name] for name in node.inputs], rows)
-            for node in self.entry.graph.nodes
-            if REPEAT in node.name and original(node.output.name) == item.name
-        )
         again = [
             at
             for at, kernel in enumerate(self.entry.kernels)
-            if any(original(target.value) == item.name for target in kernel.writes)
-            and at > item.last
+            if at > item.last and any(original(made.value) == item.name for made in kernel.writes)
         ]
-        until = f" to {again[0] + self.shift - 1}" if again else ""
-        gap = f"launch {item.last + self.shift + 1}{until}"
-        freed = format_bytes(item.nbytes)
-        return f"{flops / 1e6:.3g} MFLOPs a step free {freed} from {gap}"
+        if again:
+            flops = sum(self.entry.kernels[at].flops for at in again)
+        else:
+            flops = sum(map(self._flops, self._repetitions(item.name)))
+        until = f" to {again[0] + self.shift - 1}" if again else " on"
+        freed = f"{format_bytes(item.nbytes)} from launch {item.last + self.shift + 1}{until}"
+        return f"{flops / 1e6:.3g} MFLOPs a step free {freed}"
+
+    def _repetitions(self, value: str) -> list[Node]:
+        """The nodes that make the value again."""
+        return [
+            node
+            for node in self.entry.graph.nodes
+            if REPEAT in node.name and original(node.output.name) == value
+        ]
+
+    def _flops(self, node: Node) -> int:
+        operands = [self.values[name] for name in node.inputs]
+        return OPS[node.op].flops(node, operands, self.planned.program.rows)
 
     def forward_readers(self, item: Placed) -> list[str]:
         """The layers that read a persistent tensor on the way to the loss."""
@@ -306,5 +320,3 @@ def _listed(names: list[str]) -> str:
     if len(names) <= 2:
         return " and ".join(names)
     return f"{', '.join(names[:2])} and {len(names) - 2} more"
-
-

@@ -56,6 +56,9 @@ COMPILE: dict[str, Any] = {
 }
 KERNELS: dict[str, Any] = {
     "launches_per_step": 3,
+    "bytes_moved": 6144,
+    "moved_ratio": 1.5,
+    "flops": 51_400_000,
     "kernels": [
         {
             "name": "gemm_fc1",
@@ -64,7 +67,15 @@ KERNELS: dict[str, Any] = {
             "bytes_read": 2048,
             "bytes_written": 1024,
             "flops": 51_400_000,
-        }
+        },
+        {
+            "name": "predict_fc1",
+            "from": "linear fc1 :9",
+            "launches": 0,
+            "bytes_read": 2048,
+            "bytes_written": 1024,
+            "flops": 51_400_000,
+        },
     ],
 }
 

@@ -91,7 +91,7 @@ def test_quiet_keeps_the_result_alone(net: Any, run: Any) -> None:
         "run:",
     ]
     assert run("plan-memory", "n.yaml", "--quiet")[1].startswith("peak 1.43 MiB")
-    assert run("inspect", "n.yaml", "--quiet")[1] == "gemm_fc1\n"
+    assert run("inspect", "n.yaml", "--quiet")[1] == "gemm_fc1\npredict_fc1\n"
     assert run("compile", "n.yaml", "--quiet")[1].splitlines()[0] == "generated/n/n.cpp"
 
 
@@ -123,7 +123,10 @@ def test_inspect_lists_kernels_or_shows_one(net: Any, run: Any) -> None:
         *("1", "gemm_fc1", "linear", "fc1", ":9"),
         *("2", "2.00", "KiB", "1.00", "KiB", "51.4M"),
     ]
-    assert lines[2] == "3 launches a step; 6.00 KiB moved"
+    assert lines[2] == (
+        "3 launches a step; 6.00 KiB moved, 1.50 x the least possible; 51.4M FLOPs"
+    )
+    assert lines[3] == "evaluate and predict also use predict_fc1"
     assert run("inspect", "net.yaml", "gemm_fc1")[1] == "void f() {}\n"
 
 

@@ -21,11 +21,11 @@ from bpc.ir import Builder, Graph, Init, State, Value, verify
 from bpc.lower import lower
 from bpc.ops import OPS
 from bpc.ops.layers import layer_schemas, loss_schemas
+from bpc.optimizer import OPTIMIZERS
 from bpc.passes import run_passes
 from bpc.runtime.reference import round_to, run_graph
 from bpc.spec import Spec, load_spec
 from bpc.types import F64, I64, DType, Rows, shape_at
-from bpc.update import OPTIMIZERS
 
 SPAN = Span("ops.yaml", 1, 1)
 ROWS = 3

@@ -12,12 +12,13 @@ from graphs import forward_of
 from bpc.autodiff import differentiate
 from bpc.data.read import read
 from bpc.ops.layers import layer_schemas, loss_schemas
+from bpc.optimizer import OPTIMIZERS
 from bpc.passes import run_passes
 from bpc.resources import spec_root
 from bpc.runtime.reference import run_graph
 from bpc.spec import load_spec
 from bpc.train.initial import initial_values
-from bpc.update import OPTIMIZERS, build_micro_step
+from bpc.update import build_micro_step
 
 EXPECTED: Mapping[str, Mapping[str, object]] = {
     "neuron": {

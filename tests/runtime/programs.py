@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import fcntl
-import fcntl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from hashlib import sha256
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from bpc.api import Net
+from bpc.api import compile as compile_net
+from bpc.codegen.cpu import generate
 from bpc.ir import Graph, Node, State, Value
 from bpc.passes import run_passes
+from bpc.plan.choose import Planned
 from bpc.plan.program import Program, build_program
 from bpc.resources import cache_root
-from bpc.runtime.cpu.build import write_source
+from bpc.runtime.cpu.build import plan, write_source
 from bpc.runtime.cpu.device import CpuDevice
 from bpc.runtime.cpu.toolchain import build_library
 from bpc.runtime.reference import storage_type
+from bpc.train.initial import initial_values
+from bpc.train.loop import Job, train
+from bpc.train.progress import NoProgress
 from bpc.types import BIT, shape_at
 
 Arrays = dict[str, np.ndarray]
@@ -139,3 +144,46 @@ def read_bits(arena: np.ndarray, offset: int, shape: Sequence[int]) -> np.ndarra
 def state_bytes(device: CpuDevice, states: Sequence[State]) -> dict[str, bytes]:
     """The bytes of every state."""
     return {state.name: device.read_state(state.name).tobytes() for state in states}
+
+
+# -- whole networks -------------------------------------------------------------------------------
+
+
+def open_net(path: Path, sets: Mapping[str, object] | None = None) -> Net:
+    """A network for the compiled device, not planned yet."""
+    return compile_net(path, set=sets, device="cpu")
+
+
+def plan_net(net: Net, budget_bytes: int | None = None, least: bool = False) -> Planned:
+    """The plan of a network's entry points under a budget."""
+    return plan(net.entries, budget_bytes, least)
+
+
+def share_library(programs: Sequence[Program]) -> list[CpuDevice]:
+    """Devices for several plans of one network that load one library with all their functions.
+
+    The same text serves a kernel whatever plan it is in, so one compiler run is enough.
+    """
+    kernels = [k for p in programs for entry in p.entries.values() for k in entry.kernels]
+    source = generate("test", kernels, programs[0].rows)
+    library, devices, first = build_once(source.text), [], 0
+    for program in programs:
+        count = sum(len(entry.kernels) for entry in program.entries.values())
+        own = replace(source, index=source.index[first : first + count])
+        devices.append(CpuDevice(program, own, library, 2))
+        first += count
+    return devices
+
+
+def train_on(net: Net, device: CpuDevice, steps: int, folder: Path) -> dict[str, Any]:
+    """Train from initial weights on a device; the run's result."""
+    states = [*net.entries.states_of("parameter"), *net.entries.states_of("master")]
+    for name, value in initial_values(states, net.spec.seed).items():
+        device.write_state(name, value)
+    return train(Job(net.spec, net.entries, device, net.data, NoProgress(), steps, folder))
+
+
+def digest(net: Net, device: CpuDevice) -> dict[str, str]:
+    """A digest of the bytes of every state."""
+    held = state_bytes(device, net.entries.states)
+    return {name: sha256(content).hexdigest() for name, content in held.items()}

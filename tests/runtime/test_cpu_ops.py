@@ -10,12 +10,11 @@ from __future__ import annotations
 from functools import cache
 from math import sqrt
 
-import numpy as np
 import pytest
-from graphs import Case, assert_close, differences, gradients, joint_of, with_score
+from graphs import SCORE, Case, assert_close, gradients, joint_of
 from header_drivers import NEEDS_COMPILER
 from programs import Bundle, bundle
-from samples import DIFFERENTIABLE, REFUSED, SAMPLES, Sample
+from samples import REFUSED, SAMPLES, Sample
 
 from bpc.types import BF16, F16, F32, F64, DType
 
@@ -53,7 +52,8 @@ def test_forward_and_gradients_match_the_oracle(sample: Sample, dtype: str) -> N
     bound = BOUNDS[dtype] * sqrt(max(array.size for array in case.given.values()))
     expected = case.run()
     for role, name in case.graph.outputs:
-        if role in found:
+        # The score is a sum whose terms cancel; where the terms are results, they are compared.
+        if role in found and (role != SCORE or len(case.graph.outputs) == 1):
             assert_close(found[role], expected[name], bound, role)
     slopes = {} if sample.of in REFUSED else gradients(case)
     assert {f"gradient.{name}" for name in slopes} >= {r for r in found if "gradient" in r}

@@ -83,3 +83,18 @@ def test_wrong_rows_are_refused(make: Any, batches: Any, told: str) -> None:
     with pytest.raises(UsageError) as caught:
         make().stepper().step(*batches)
     assert caught.value.diagnostics[0].message == told
+
+
+@pytest.mark.parametrize("device", ["reference", "cpu"])
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_gathered_rows_are_the_rows(make: Any, device: str, kind: Any) -> None:
+    """Of the slot's type or not, of every count up to the planned one."""
+    make()
+    net = api.compile("net.yaml", set={"train.precision": "fp32"}, device=device)
+    x = net.data.train["x"].astype(kind)
+    for rows in (np.arange(49, 33, -1), np.array([7]), np.array([3, 3, 0, 49])):
+        net.device.write_input("x", np.zeros((16, 6), np.float32))
+        net.device.write_rows("x", x, rows)
+        net.device.run("predict", len(rows))
+        found = net.device.read_output("predict", "prediction", len(rows))
+        np.testing.assert_array_equal(found, net.predict(x[rows]))

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from bpc.errors import Note, ToolError
+from bpc.errors import BpcError, Note, ToolError
 from bpc.resources import cache_root, template_root
 
 NO_COMPILER = "BPC0610"
 COMPILE_FAILED = "BPC0611"
+_SEAL = hashlib.sha256().digest_size
 
 FLAGS = (
     "-std=c++17",
@@ -129,16 +130,32 @@ def build_library(source: str, options: tuple[str, ...] = ()) -> Path:
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
     folder = _cache_folder()
     library = folder / f"{key}.so"
-    if library.exists():
+    if _is_whole(library):
         return library
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         text = Path(scratch) / "program.cpp"
         text.write_text(source, encoding="utf-8")
         made = Path(scratch) / "program.so"
         _compile(toolchain, flags, text, made)
+        _seal(made)
         os.replace(text, folder / f"{key}.cpp")
         os.replace(made, library)
     return library
+
+
+def _seal(library: Path) -> None:
+    """Append a digest of the content; loaders ignore what follows the last section."""
+    content = library.read_bytes()
+    library.write_bytes(content + hashlib.sha256(content).digest())
+
+
+def _is_whole(library: Path) -> bool:
+    """Whether the file is there as it was sealed: loading a damaged one can end the process."""
+    try:
+        content = library.read_bytes()
+    except OSError:
+        return False
+    return hashlib.sha256(content[:-_SEAL]).digest() == content[-_SEAL:]
 
 
 def _cache_folder() -> Path:
@@ -154,13 +171,23 @@ def _cache_folder() -> Path:
 
 def _compile(toolchain: Toolchain, flags: tuple[str, ...], text: Path, made: Path) -> None:
     command = [toolchain.command, *flags, f"-I{include_folder()}", str(text), "-o", str(made)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if "error" in line][:5]
-        raise ToolError.at(
-            COMPILE_FAILED,
-            f"{Path(toolchain.command).name} failed on generated code (exit {done.returncode})",
-            None,
-            notes=[Note(line) for line in lines or done.stderr.splitlines()[-5:]],
-            help="`--device reference` runs without a compiler; please report the spec",
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False
         )
+    except OSError as error:
+        raise _failed(toolchain, str(error.strerror or error), []) from None
+    if done.returncode:
+        lines = done.stderr.splitlines()
+        errors = [line for line in lines if "error" in line][:5]
+        raise _failed(toolchain, f"exit {done.returncode}", errors or lines[-5:])
+
+
+def _failed(toolchain: Toolchain, why: str, lines: list[str]) -> BpcError:
+    return ToolError.at(
+        COMPILE_FAILED,
+        f"{Path(toolchain.command).name} failed on generated code ({why})",
+        None,
+        notes=[Note(line) for line in lines],
+        help="`--device reference` runs without a compiler; please report the spec",
+    )

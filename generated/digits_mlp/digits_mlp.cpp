@@ -1,0 +1,779 @@
+// digits-mlp: kernels of the network, compiled once and run from a table of launches.
+//
+// Every function computes one slice of one kernel. Tensors lie in one arena; `offsets` says where,
+// so that a plan for another memory budget changes neither this text nor the compiled code.
+#include "bpc_conv.h"
+#include "bpc_gemm.h"
+#include "bpc_reduce.h"
+#include "bpc_team.h"
+
+// linear1_relu1
+//   linear1 = acc + linear1_bias
+//   relu1 = 0 if linear1 <= 0 else linear1
+//   reads  x f32[batch, 64], linear1.weight f32[64, 256], linear1.bias f32[256]
+//   writes relu1 f32[batch, 256]
+//   space [batch, 256]; at 64 rows reads 82,944 B, writes 65,536 B, 2,129,920 FLOPs
+//   from specs/digits_mlp.yaml:16, specs/digits_mlp.yaml:17
+static void linear1_relu1(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
+  const float* x_in = (const float*)(arena + offsets[0]);
+  const float* linear1_weight_in = (const float*)(arena + offsets[1]);
+  const float* linear1_bias_in = (const float*)(arena + offsets[2]);
+  float* relu1_out = (float*)(arena + offsets[3]);
+
+  const bpc_tile tile = bpc_gemm_tile(rows, 256, 1, 8, slice);
+  bpc_gemm<float>(
+      x_in, 64, 1, linear1_weight_in, 256, 1,
+      tile.m0, tile.m1, tile.n0, tile.n1, 64,
+      [&](long r, long c0, long count, const float* finished) {
+#pragma omp simd
+        for (long q = 0; q < count; ++q) {
+          const long c = c0 + q;
+          const float acc = finished[q];
+          const float linear1_bias = bpc_load(linear1_bias_in, c);
+          const float linear1 = acc + linear1_bias;  // linear1, specs/digits_mlp.yaml:16
+          const float relu1 = (linear1 <= 0.0f ? 0.0f : linear1);  // relu1, specs/digits_mlp.yaml:17
+          bpc_store(relu1_out, r * 256 + c, relu1);
+        }
+      });
+}
+
+// linear2_relu2_dropout1
+//   linear2 = acc + linear2_bias
+//   relu2_mask = linear2 <= 0
+//   relu2 = 0 if linear2 <= 0 else linear2
+//   dropout1 = 1.25 * relu2 if uniform(control_seed, control_window, 1643519052, dropout1_element) >= 0.2 else 0
+//   reads  relu1 f32[batch, 256], linear2.weight f32[256, 128], linear2.bias f32[128],
+//          control.seed i64[], control.window i64[], control.first_row i64[]
+//   writes relu2.mask bit[batch, 128], dropout1 f32[batch, 128]
+//   space [batch, 128]; at 64 rows reads 197,144 B, writes 33,792 B, 4,571,136 FLOPs
+//   from specs/digits_mlp.yaml:18, specs/digits_mlp.yaml:19, specs/digits_mlp.yaml:20
+static void linear2_relu2_dropout1(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
+  const float* relu1_in = (const float*)(arena + offsets[0]);
+  const float* linear2_weight_in = (const float*)(arena + offsets[1]);
+  const float* linear2_bias_in = (const float*)(arena + offsets[2]);
+  const int64_t* control_seed_in = (const int64_t*)(arena + offsets[3]);
+  const int64_t* control_window_in = (const int64_t*)(arena + offsets[4]);
+  const int64_t* control_first_row_in = (const int64_t*)(arena + offsets[5]);
+  uint8_t* relu2_mask_out = (uint8_t*)(arena + offsets[6]);
+  float* dropout1_out = (float*)(arena + offsets[7]);
+
+  const int64_t control_seed = bpc_load(control_seed_in, 0);
+  const int64_t control_window = bpc_load(control_window_in, 0);
+  const int64_t control_first_row = bpc_load(control_first_row_in, 0);
+  const bpc_tile tile = bpc_gemm_tile(rows, 128, 2, 4, slice);
+  bpc_gemm<float>(
+      relu1_in, 256, 1, linear2_weight_in, 128, 1,
+      tile.m0, tile.m1, tile.n0, tile.n1, 256,
+      [&](long r, long c0, long count, const float* finished) {
+        uint8_t relu2_mask_out_flags[bpc_panel<float>];
+#pragma omp simd
+        for (long q = 0; q < count; ++q) {
+          const long c = c0 + q;
+          const float acc = finished[q];
+          const float linear2_bias = bpc_load(linear2_bias_in, c);
+          const float linear2 = acc + linear2_bias;  // linear2, specs/digits_mlp.yaml:18
+          const bool relu2_mask = linear2 <= 0.0f;  // relu2, specs/digits_mlp.yaml:19
+          const float relu2 = (linear2 <= 0.0f ? 0.0f : linear2);  // relu2, specs/digits_mlp.yaml:19
+          const int64_t dropout1_element = r * 128 + c + control_first_row * 128;
+          const float dropout1 = (bpc_uniform(control_seed, control_window, 1643519052, dropout1_element) >= 0.2f ? 1.25f * relu2 : 0.0f);  // dropout1, specs/digits_mlp.yaml:20
+          bpc_store(dropout1_out, r * 128 + c, dropout1);
+          relu2_mask_out_flags[q] = relu2_mask;
+        }
+        bpc_bits_store(relu2_mask_out, r * 128 + c0, relu2_mask_out_flags, count);
+      });
+}
+
+// linear3
+//   linear3 = acc + linear3_bias
+//   reads  dropout1 f32[batch, 128], linear3.weight f32[128, 10], linear3.bias f32[10]
+//   writes linear3 f32[batch, 10]
+//   space [batch, 10]; at 64 rows reads 37,928 B, writes 2,560 B, 163,840 FLOPs
+//   from specs/digits_mlp.yaml:21
+static void linear3(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
+  const float* dropout1_in = (const float*)(arena + offsets[0]);
+  const float* linear3_weight_in = (const float*)(arena + offsets[1]);
+  const float* linear3_bias_in = (const float*)(arena + offsets[2]);
+  float* linear3_out = (float*)(arena + offsets[3]);
+
+  const bpc_tile tile = bpc_gemm_tile(rows, 10, 4, 1, slice);
+  bpc_gemm<float>(
+      dropout1_in, 128, 1, linear3_weight_in, 10, 1,
+      tile.m0, tile.m1, tile.n0, tile.n1, 128,
+      [&](long r, long c0, long count, const float* finished) {
+#pragma omp simd
+        for (long q = 0; q < count; ++q) {
+          const long c = c0 + q;
+          const float acc = finished[q];
+          const float linear3_bias = bpc_load(linear3_bias_in, c);
+          const float linear3 = acc + linear3_bias;  // linear3, specs/digits_mlp.yaml:21
+          bpc_store(linear3_out, r * 10 + c, linear3);
+        }
+      });
+}
+
+// loss_cross_entropy_with_gradient
+//   loss_part2 = max(linear3)
+//   loss_exp = exp(linear3 - loss_part2)
+//   loss_sum = sum(loss_exp)
+//   loss_part3 = log(loss_sum)
+//   loss_chosen = linear3 - loss_part2 if loss_column_2 == target else 0
+//   loss_picked = sum(loss_chosen)
+//   loss_seed = control_scale / control_divisor
+//   d_linear3 = loss_seed * (exp(linear3 - loss_part2 - loss_part3) - (1 if loss_column_2 == target else 0))
+//   reads  linear3 f32[batch, 10], target i64[batch], control.scale f64[], control.divisor f64[]
+//   writes loss#3 f32[batch], loss.picked f32[batch], d_linear3 f32[batch, 10]
+//   space [batch, 10]; at 64 rows reads 3,088 B, writes 3,072 B, 21,761 FLOPs
+//   from specs/digits_mlp.yaml:24
+static void loss_cross_entropy_with_gradient(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
+  const float* linear3_in = (const float*)(arena + offsets[0]);
+  const int64_t* target_in = (const int64_t*)(arena + offsets[1]);
+  const double* control_scale_in = (const double*)(arena + offsets[2]);
+  const double* control_divisor_in = (const double*)(arena + offsets[3]);
+  float* loss_part3_out = (float*)(arena + offsets[4]);
+  float* loss_picked_out = (float*)(arena + offsets[5]);
+  float* d_linear3_out = (float*)(arena + offsets[6]);
+
+  const double control_scale = bpc_load(control_scale_in, 0);
+  const double control_divisor = bpc_load(control_divisor_in, 0);
+  const float loss_seed = float(control_scale / control_divisor);  // loss gradient, specs/digits_mlp.yaml:24
+  const long last = rows * (slice + 1) / offsets[7];
+  for (long r = rows * slice / offsets[7]; r < last; ++r) {
+    const int64_t target = bpc_load(target_in, r);
+    const float loss_part2 = (bpc_row_max<float>(10, [&](long c) {  // max over the row, specs/digits_mlp.yaml:24
+      const float linear3 = bpc_load(linear3_in, r * 10 + c);
+      return float(linear3);
+    }));
+    const float loss_sum = (bpc_row_sum<float>(10, [&](long c) {  // sum over the row, specs/digits_mlp.yaml:24
+      const float linear3 = bpc_load(linear3_in, r * 10 + c);
+      const float loss_exp = bpc_exp(linear3 - loss_part2);  // loss (cross entropy), specs/digits_mlp.yaml:24
+      return float(loss_exp);
+    }));
+    const float loss_part3 = bpc_log(loss_sum);  // loss (cross entropy), specs/digits_mlp.yaml:24
+    const float loss_picked = (bpc_row_sum<float>(10, [&](long c) {  // sum over the row, specs/digits_mlp.yaml:24
+      const float linear3 = bpc_load(linear3_in, r * 10 + c);
+      const int64_t loss_column_2 = c;
+      const float loss_chosen = ((float(loss_column_2)) == (float(target)) ? linear3 - loss_part2 : 0.0f);  // loss (cross entropy), specs/digits_mlp.yaml:24
+      return float(loss_chosen);
+    }));
+    bpc_store(loss_part3_out, r, loss_part3);
+    bpc_store(loss_picked_out, r, loss_picked);
+#pragma omp simd
+    for (long c = 0; c < 10; ++c) {
+      const float linear3 = bpc_load(linear3_in, r * 10 + c);
+      const int64_t loss_column_2 = c;
+      const float d_linear3 = loss_seed * (bpc_exp(linear3 - loss_part2 - loss_part3) - ((float(loss_column_2)) == (float(target)) ? 1.0f : 0.0f));  // loss (cross entropy) gradient, specs/digits_mlp.yaml:24
+      bpc_store(d_linear3_out, r * 10 + c, d_linear3);
+    }
+  }
+}
+
+// loss_cross_entropy
+//   loss_terms = loss_part3 - loss_picked
+//   loss_total = sum(loss_terms)
+//   reads  loss#3 f32[batch], loss.picked f32[batch]
+//   writes loss.total f64[]
+//   space [batch, 1]; at 64 rows reads 512 B, writes 8 B, 128 FLOPs
+//   from specs/digits_mlp.yaml:24
+static void loss_cross_entropy(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
+  const float* loss_part3_in = (const float*)(arena + offsets[0]);
+  const float* loss_picked_in = (const float*)(arena + offsets[1]);
+  double* loss_total_out = (double*)(arena + offsets[2]);
+
+  const long last = 1 * (slice + 1) / offsets[3];
+  for (long r = 1 * slice / offsets[3]; r < last; ++r) {
+    const double loss_total = (bpc_row_sum<double>(rows, [&](long c) {  // sum over the row, specs/digits_mlp.yaml:24
+      const float loss_part3 = bpc_load(loss_part3_in, c);
+      const float loss_picked = bpc_load(loss_picked_in, c);
+      const float loss_terms = loss_part3 - loss_picked;  // loss (cross entropy), specs/digits_mlp.yaml:24
+      return double(loss_terms);
+    }));
+    bpc_store(loss_total_out, 0, loss_total);
+  }
+}
+
+// loss_cross_entropy_part1
+//   loss_part1 = loss_part1_extent
+//   writes loss#1 f64[]
+//   space []; at 64 rows reads 0 B, writes 8 B, 0 FLOPs
+//   from specs/digits_mlp.yaml:24
+static void loss_cross_entropy_part1(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
+  double* loss_part1_out = (double*)(arena + offsets[0]);
+
+  const int64_t loss_part1_extent = rows;
+  const double loss_part1 = double(loss_part1_extent);  // loss (cross entropy), specs/digits_mlp.yaml:24
+  bpc_store(loss_part1_out, 0, loss_part1);
+}
+
+// linear3_bias_gradient
+//   d_linear3_bias_cols = sum(d_linear3)
+//   reads  d_linear3 f32[batch, 10]
+//   writes d_linear3.bias.cols f32[10]
+//   space [batch, 10]; at 64 rows reads 2,560 B, writes 40 B, 640 FLOPs
+//   from specs/digits_mlp.yaml:21
+static void linear3_bias_gradient(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
+  const float* d_linear3_in = (const float*)(arena + offsets[0]);
+  float* d_linear3_bias_cols_out = (float*)(arena + offsets[1]);
+
+  constexpr long block = 64, blocks = (10 + block - 1) / block;
+  const long last = 1 * blocks * (slice + 1) / offsets[2];
+  for (long unit = 1 * blocks * slice / offsets[2]; unit < last; ++unit) {
+    const long o = unit / blocks, c0 = unit % blocks * block;
+    const long count = 10 - c0 < block ? 10 - c0 : block;
+    float total[block], part[block];
+    for (long q = 0; q < count; ++q) total[q] = 0;
+    for (long start = 0; start < rows; start += bpc_column_slice) {
+      const long end = rows - start < bpc_column_slice ? rows : start + bpc_column_slice;
+      for (long q = 0; q < count; ++q) part[q] = 0;
+      for (long j = start; j < end; ++j) {  // specs/digits_mlp.yaml:21
+        const long r = o * (rows) + j;
+        (void)r;
+#pragma omp simd
+        for (long q = 0; q < count; ++q) {
+          const long c = c0 + q;
+          (void)c;
+          const float d_linear3 = bpc_load(d_linear3_in, r * 10 + c);
+          part[q] += float(d_linear3);
+        }
+      }
+      for (long q = 0; q < count; ++q) total[q] = start == 0 ? part[q] : total[q] + part[q];
+    }
+    for (long q = 0; q < count; ++q) bpc_store(d_linear3_bias_cols_out, o * 10 + c0 + q, total[q]);
+  }
+}
+
+// linear3_weight_gradient
+//   d_linear3_weight = acc
+//   reads  dropout1 f32[batch, 128], d_linear3 f32[batch, 10]
+//   writes d_linear3.weight f32[128, 10]
+//   space [128, 10]; at 64 rows reads 35,328 B, writes 5,120 B, 163,840 FLOPs
+//   from specs/digits_mlp.yaml:21
+static void linear3_weight_gradient(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
+  const float* dropout1_in = (const float*)(arena + offsets[0]);
+  const float* d_linear3_in = (const float*)(arena + offsets[1]);
+  float* d_linear3_weight_out = (float*)(arena + offsets[2]);
+
+  const bpc_tile tile = bpc_gemm_tile(128, 10, 8, 1, slice);
+  bpc_gemm<float>(
+      dropout1_in, 1, 128, d_linear3_in, 10, 1,
+      tile.m0, tile.m1, tile.n0, tile.n1, rows,
+      [&](long r, long c0, long count, const float* finished) {
+#pragma omp simd
+        for (long q = 0; q < count; ++q) {
+          const long c = c0 + q;
+          const float acc = finished[q];
+          const float d_linear3_weight = acc;  // linear3 weight gradient, specs/digits_mlp.yaml:21
+          bpc_store(d_linear3_weight_out, r * 10 + c, d_linear3_weight);
+        }
+      });
+}
+
+// relu2_dropout1_linear3_input_gradient
+//   d_dropout1 = acc
+//   d_relu2 = 1.25 * d_dropout1 if uniform(control_seed, control_window, 1643519052, d_relu2_element) >= 0.2 else 0
+//   d_linear2 = 0 if relu2_mask else d_relu2
+//   reads  d_linear3 f32[batch, 10], linear3.weight f32[128, 10], control.seed i64[],
+//          control.window i64[], control.first_row i64[], relu2.mask bit[batch, 128]
+//   writes d_linear2 f32[batch, 128]
+//   space [batch, 128]; at 64 rows reads 8,728 B, writes 32,768 B, 524,288 FLOPs
+//   from specs/digits_mlp.yaml:21, specs/digits_mlp.yaml:20, specs/digits_mlp.yaml:19
+static void relu2_dropout1_linear3_input_gradient(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
+  const float* d_linear3_in = (const float*)(arena + offsets[0]);
+  const float* linear3_weight_in = (const float*)(arena + offsets[1]);
+  const int64_t* control_seed_in = (const int64_t*)(arena + offsets[2]);
+  const int64_t* control_window_in = (const int64_t*)(arena + offsets[3]);
+  const int64_t* control_first_row_in = (const int64_t*)(arena + offsets[4]);
+  const uint8_t* relu2_mask_in = (const uint8_t*)(arena + offsets[5]);
+  float* d_linear2_out = (float*)(arena + offsets[6]);
+
+  const int64_t control_seed = bpc_load(control_seed_in, 0);
+  const int64_t control_window = bpc_load(control_window_in, 0);
+  const int64_t control_first_row = bpc_load(control_first_row_in, 0);
+  const bpc_tile tile = bpc_gemm_tile(rows, 128, 2, 4, slice);
+  bpc_gemm<float>(
+      d_linear3_in, 10, 1, linear3_weight_in, 1, 10,
+      tile.m0, tile.m1, tile.n0, tile.n1, 10,
+      [&](long r, long c0, long count, const float* finished) {
+#pragma omp simd
+        for (long q = 0; q < count; ++q) {
+          const long c = c0 + q;
+          const float acc = finished[q];
+          const bool relu2_mask = bpc_bit_load(relu2_mask_in, r * 128 + c);
+          const float d_dropout1 = acc;  // linear3 input gradient, specs/digits_mlp.yaml:21
+          const int64_t d_relu2_element = r * 128 + c + control_first_row * 128;
+          const float d_relu2 = (bpc_uniform(control_seed, control_window, 1643519052, d_relu2_element) >= 0.2f ? 1.25f * d_dropout1 : 0.0f);  // dropout1 gradient, specs/digits_mlp.yaml:20
+          const float d_linear2 = (relu2_mask ? 0.0f : d_relu2);  // relu2 gradient, specs/digits_mlp.yaml:19
+          bpc_store(d_linear2_out, r * 128 + c, d_linear2);
+        }
+      });
+}
+
+// linear2_bias_gradient
+//   d_linear2_bias_cols = sum(d_linear2)
+//   reads  d_linear2 f32[batch, 128]
+//   writes d_linear2.bias.cols f32[128]
+//   space [batch, 128]; at 64 rows reads 32,768 B, writes 512 B, 8,192 FLOPs
+//   from specs/digits_mlp.yaml:18
+static void linear2_bias_gradient(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
+  const float* d_linear2_in = (const float*)(arena + offsets[0]);
+  float* d_linear2_bias_cols_out = (float*)(arena + offsets[1]);
+
+  constexpr long block = 64, blocks = (128 + block - 1) / block;
+  const long last = 1 * blocks * (slice + 1) / offsets[2];
+  for (long unit = 1 * blocks * slice / offsets[2]; unit < last; ++unit) {
+    const long o = unit / blocks, c0 = unit % blocks * block;
+    const long count = 128 - c0 < block ? 128 - c0 : block;
+    float total[block], part[block];
+    for (long q = 0; q < count; ++q) total[q] = 0;
+    for (long start = 0; start < rows; start += bpc_column_slice) {
+      const long end = rows - start < bpc_column_slice ? rows : start + bpc_column_slice;
+      for (long q = 0; q < count; ++q) part[q] = 0;
+      for (long j = start; j < end; ++j) {  // specs/digits_mlp.yaml:18
+        const long r = o * (rows) + j;
+        (void)r;
+#pragma omp simd
+        for (long q = 0; q < count; ++q) {
+          const long c = c0 + q;
+          (void)c;
+          const float d_linear2 = bpc_load(d_linear2_in, r * 128 + c);
+          part[q] += float(d_linear2);
+        }
+      }
+      for (long q = 0; q < count; ++q) total[q] = start == 0 ? part[q] : total[q] + part[q];
+    }
+    for (long q = 0; q < count; ++q) bpc_store(d_linear2_bias_cols_out, o * 128 + c0 + q, total[q]);
+  }
+}
+
+// linear2_weight_gradient
+//   d_linear2_weight = acc
+//   reads  relu1 f32[batch, 256], d_linear2 f32[batch, 128]
+//   writes d_linear2.weight f32[256, 128]
+//   space [256, 128]; at 64 rows reads 98,304 B, writes 131,072 B, 4,194,304 FLOPs
+//   from specs/digits_mlp.yaml:18
+static void linear2_weight_gradient(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
+  const float* relu1_in = (const float*)(arena + offsets[0]);
+  const float* d_linear2_in = (const float*)(arena + offsets[1]);
+  float* d_linear2_weight_out = (float*)(arena + offsets[2]);
+
+  const bpc_tile tile = bpc_gemm_tile(256, 128, 2, 4, slice);
+  bpc_gemm<float>(
+      relu1_in, 1, 256, d_linear2_in, 128, 1,
+      tile.m0, tile.m1, tile.n0, tile.n1, rows,
+      [&](long r, long c0, long count, const float* finished) {
+#pragma omp simd
+        for (long q = 0; q < count; ++q) {
+          const long c = c0 + q;
+          const float acc = finished[q];
+          const float d_linear2_weight = acc;  // linear2 weight gradient, specs/digits_mlp.yaml:18
+          bpc_store(d_linear2_weight_out, r * 128 + c, d_linear2_weight);
+        }
+      });
+}
+
+// relu1_linear2_input_gradient
+//   d_relu1 = acc
+//   d_linear1 = 0 if relu1 <= 0 else d_relu1
+//   reads  d_linear2 f32[batch, 128], linear2.weight f32[256, 128], relu1 f32[batch, 256]
+//   writes d_linear1 f32[batch, 256]
+//   space [batch, 256]; at 64 rows reads 229,376 B, writes 65,536 B, 4,227,072 FLOPs
+//   from specs/digits_mlp.yaml:18, specs/digits_mlp.yaml:17
+static void relu1_linear2_input_gradient(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
+  const float* d_linear2_in = (const float*)(arena + offsets[0]);
+  const float* linear2_weight_in = (const float*)(arena + offsets[1]);
+  const float* relu1_in = (const float*)(arena + offsets[2]);
+  float* d_linear1_out = (float*)(arena + offsets[3]);
+
+  const bpc_tile tile = bpc_gemm_tile(rows, 256, 1, 8, slice);
+  bpc_gemm<float>(
+      d_linear2_in, 128, 1, linear2_weight_in, 1, 128,
+      tile.m0, tile.m1, tile.n0, tile.n1, 128,
+      [&](long r, long c0, long count, const float* finished) {
+#pragma omp simd
+        for (long q = 0; q < count; ++q) {
+          const long c = c0 + q;
+          const float acc = finished[q];
+          const float relu1 = bpc_load(relu1_in, r * 256 + c);
+          const float d_relu1 = acc;  // linear2 input gradient, specs/digits_mlp.yaml:18
+          const float d_linear1 = (relu1 <= 0.0f ? 0.0f : d_relu1);  // relu1 gradient, specs/digits_mlp.yaml:17
+          bpc_store(d_linear1_out, r * 256 + c, d_linear1);
+        }
+      });
+}
+
+// linear1_bias_gradient
+//   d_linear1_bias_cols = sum(d_linear1)
+//   reads  d_linear1 f32[batch, 256]
+//   writes d_linear1.bias.cols f32[256]
+//   space [batch, 256]; at 64 rows reads 65,536 B, writes 1,024 B, 16,384 FLOPs
+//   from specs/digits_mlp.yaml:16
+static void linear1_bias_gradient(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
+  const float* d_linear1_in = (const float*)(arena + offsets[0]);
+  float* d_linear1_bias_cols_out = (float*)(arena + offsets[1]);
+
+  constexpr long block = 64, blocks = (256 + block - 1) / block;
+  const long last = 1 * blocks * (slice + 1) / offsets[2];
+  for (long unit = 1 * blocks * slice / offsets[2]; unit < last; ++unit) {
+    const long o = unit / blocks, c0 = unit % blocks * block;
+    const long count = 256 - c0 < block ? 256 - c0 : block;
+    float total[block], part[block];
+    for (long q = 0; q < count; ++q) total[q] = 0;
+    for (long start = 0; start < rows; start += bpc_column_slice) {
+      const long end = rows - start < bpc_column_slice ? rows : start + bpc_column_slice;
+      for (long q = 0; q < count; ++q) part[q] = 0;
+      for (long j = start; j < end; ++j) {  // specs/digits_mlp.yaml:16
+        const long r = o * (rows) + j;
+        (void)r;
+#pragma omp simd
+        for (long q = 0; q < count; ++q) {
+          const long c = c0 + q;
+          (void)c;
+          const float d_linear1 = bpc_load(d_linear1_in, r * 256 + c);
+          part[q] += float(d_linear1);
+        }
+      }
+      for (long q = 0; q < count; ++q) total[q] = start == 0 ? part[q] : total[q] + part[q];
+    }
+    for (long q = 0; q < count; ++q) bpc_store(d_linear1_bias_cols_out, o * 256 + c0 + q, total[q]);
+  }
+}
+
+// linear1_weight_gradient
+//   d_linear1_weight = acc
+//   reads  x f32[batch, 64], d_linear1 f32[batch, 256]
+//   writes d_linear1.weight f32[64, 256]
+//   space [64, 256]; at 64 rows reads 81,920 B, writes 65,536 B, 2,097,152 FLOPs
+//   from specs/digits_mlp.yaml:16
+static void linear1_weight_gradient(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
+  const float* x_in = (const float*)(arena + offsets[0]);
+  const float* d_linear1_in = (const float*)(arena + offsets[1]);
+  float* d_linear1_weight_out = (float*)(arena + offsets[2]);
+
+  const bpc_tile tile = bpc_gemm_tile(64, 256, 1, 8, slice);
+  bpc_gemm<float>(
+      x_in, 1, 64, d_linear1_in, 256, 1,
+      tile.m0, tile.m1, tile.n0, tile.n1, rows,
+      [&](long r, long c0, long count, const float* finished) {
+#pragma omp simd
+        for (long q = 0; q < count; ++q) {
+          const long c = c0 + q;
+          const float acc = finished[q];
+          const float d_linear1_weight = acc;  // linear1 weight gradient, specs/digits_mlp.yaml:16
+          bpc_store(d_linear1_weight_out, r * 256 + c, d_linear1_weight);
+        }
+      });
+}
+
+// norm
+//   square_linear1_weight = grad_linear1_weight^2
+//   squares_linear1_weight_chunks = sum(square_linear1_weight)
+//   reads  grad.linear1.weight f32[64, 256]
+//   writes squares.linear1.weight.chunks f64[4]
+//   space [64, 256]; at 64 rows reads 65,536 B, writes 32 B, 32,768 FLOPs
+//   from specs/digits_mlp.yaml:16
+//   serves norm_linear1_weight, norm_linear1_bias, norm_linear2_weight, norm_linear2_bias,
+//          norm_linear3_weight, norm_linear3_bias
+static void norm(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
+  const float* grad_linear1_weight_in = (const float*)(arena + offsets[0]);
+  double* squares_linear1_weight_chunks_out = (double*)(arena + offsets[1]);
+
+  const long first = slice * bpc_row_slice;
+  const long all = offsets[3];
+  const long count = all - first < bpc_row_slice ? all - first : bpc_row_slice;
+  const double sum = bpc_row_sum<double>(count, [&](long q) {  // sum over the row, specs/digits_mlp.yaml:16
+    const long c = first + q;
+    const float grad_linear1_weight = bpc_load(grad_linear1_weight_in, c);
+    const double square_linear1_weight = (double(grad_linear1_weight)) * (double(grad_linear1_weight));  // norm of linear1.weight, specs/digits_mlp.yaml:16
+    return double(square_linear1_weight);
+  });
+  bpc_store(squares_linear1_weight_chunks_out, slice, sum);
+}
+
+// update_control
+//   squares_linear1_weight = sum(squares_linear1_weight_chunks)
+//   unscale = control_divisor / (control_weight * control_scale) if control_weight > 0 else 0
+//   norm2_linear1_weight = sqrt(squares_linear1_weight) * unscale
+//   squares_linear1_bias = sum(squares_linear1_bias_chunks)
+//   norm2_linear1_bias = sqrt(squares_linear1_bias) * unscale
+//   squares = squares_linear1_weight + squares_linear1_bias
+//   squares_linear2_weight = sum(squares_linear2_weight_chunks)
+//   norm2_linear2_weight = sqrt(squares_linear2_weight) * unscale
+//   squares_2 = squares + squares_linear2_weight
+//   squares_linear2_bias = sum(squares_linear2_bias_chunks)
+//   norm2_linear2_bias = sqrt(squares_linear2_bias) * unscale
+//   squares_3 = squares_2 + squares_linear2_bias
+//   squares_linear3_weight = sum(squares_linear3_weight_chunks)
+//   norm2_linear3_weight = sqrt(squares_linear3_weight) * unscale
+//   squares_4 = squares_3 + squares_linear3_weight
+//   squares_linear3_bias = sum(squares_linear3_bias_chunks)
+//   norm2_linear3_bias = sqrt(squares_linear3_bias) * unscale
+//   squares_5 = squares_4 + squares_linear3_bias
+//   norm = sqrt(squares_5) * unscale
+//   found = 0 if isfinite(squares_5) and isfinite(control_loss) else 1
+//   factor = unscale * min(1, 1 / (norm + 1e-06))
+//   update_number = control_updates + 1
+//   lr = control_base_lr * min(1, update_number / max(control_warmup, 1))
+//   updates = control_updates if found else update_number
+//   window = control_window + 1
+//   step_size = lr / (1 - 0.9^update_number)
+//   root_size = 1 / sqrt(1 - 0.999^update_number)
+//   reads  squares.linear1.weight.chunks f64[4], control.divisor f64[], control.weight f64[],
+//          control.scale f64[], squares.linear1.bias.chunks f64[],
+//          squares.linear2.weight.chunks f64[8], squares.linear2.bias.chunks f64[],
+//          squares.linear3.weight.chunks f64[], squares.linear3.bias.chunks f64[],
+//          control.loss f64[], control.updates i64[], control.base_lr f64[], control.warmup f64[],
+//          control.window i64[]
+//   writes norm2.linear1.weight f64[], norm2.linear1.bias f64[], norm2.linear2.weight f64[],
+//          norm2.linear2.bias f64[], norm2.linear3.weight f64[], norm2.linear3.bias f64[],
+//          norm f64[], found i64[], factor f32[], lr f64[], updates i64[], window i64[],
+//          step.size f32[], root.size f32[]
+//   space []; at 64 rows reads 192 B, writes 100 B, 133 FLOPs
+//   from specs/digits_mlp.yaml:16, specs/digits_mlp.yaml:30, specs/digits_mlp.yaml:18, specs/digits_mlp.yaml:21
+static void update_control(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
+  const double* squares_linear1_weight_chunks_in = (const double*)(arena + offsets[0]);
+  const double* control_divisor_in = (const double*)(arena + offsets[1]);
+  const double* control_weight_in = (const double*)(arena + offsets[2]);
+  const double* control_scale_in = (const double*)(arena + offsets[3]);
+  const double* squares_linear1_bias_chunks_in = (const double*)(arena + offsets[4]);
+  const double* squares_linear2_weight_chunks_in = (const double*)(arena + offsets[5]);
+  const double* squares_linear2_bias_chunks_in = (const double*)(arena + offsets[6]);
+  const double* squares_linear3_weight_chunks_in = (const double*)(arena + offsets[7]);
+  const double* squares_linear3_bias_chunks_in = (const double*)(arena + offsets[8]);
+  const double* control_loss_in = (const double*)(arena + offsets[9]);
+  const int64_t* control_updates_in = (const int64_t*)(arena + offsets[10]);
+  const double* control_base_lr_in = (const double*)(arena + offsets[11]);
+  const double* control_warmup_in = (const double*)(arena + offsets[12]);
+  const int64_t* control_window_in = (const int64_t*)(arena + offsets[13]);
+  double* norm2_linear1_weight_out = (double*)(arena + offsets[14]);
+  double* norm2_linear1_bias_out = (double*)(arena + offsets[15]);
+  double* norm2_linear2_weight_out = (double*)(arena + offsets[16]);
+  double* norm2_linear2_bias_out = (double*)(arena + offsets[17]);
+  double* norm2_linear3_weight_out = (double*)(arena + offsets[18]);
+  double* norm2_linear3_bias_out = (double*)(arena + offsets[19]);
+  double* norm_out = (double*)(arena + offsets[20]);
+  int64_t* found_out = (int64_t*)(arena + offsets[21]);
+  float* factor_out = (float*)(arena + offsets[22]);
+  double* lr_out = (double*)(arena + offsets[23]);
+  int64_t* updates_out = (int64_t*)(arena + offsets[24]);
+  int64_t* window_out = (int64_t*)(arena + offsets[25]);
+  float* step_size_out = (float*)(arena + offsets[26]);
+  float* root_size_out = (float*)(arena + offsets[27]);
+
+  const double control_divisor = bpc_load(control_divisor_in, 0);
+  const double control_weight = bpc_load(control_weight_in, 0);
+  const double control_scale = bpc_load(control_scale_in, 0);
+  const double control_loss = bpc_load(control_loss_in, 0);
+  const int64_t control_updates = bpc_load(control_updates_in, 0);
+  const double control_base_lr = bpc_load(control_base_lr_in, 0);
+  const double control_warmup = bpc_load(control_warmup_in, 0);
+  const int64_t control_window = bpc_load(control_window_in, 0);
+  const double squares_linear1_weight = bpc_serial_sum<double>(squares_linear1_weight_chunks_in, 4);
+  const double unscale = (control_weight > 0.0 ? control_divisor / (control_weight * control_scale) : 0.0);  // control, specs/digits_mlp.yaml:30
+  const double norm2_linear1_weight = bpc_sqrt(squares_linear1_weight) * unscale;  // norm of linear1.weight, specs/digits_mlp.yaml:16
+  const double squares_linear1_bias = bpc_serial_sum<double>(squares_linear1_bias_chunks_in, 1);
+  const double norm2_linear1_bias = bpc_sqrt(squares_linear1_bias) * unscale;  // norm of linear1.bias, specs/digits_mlp.yaml:16
+  const double squares = squares_linear1_weight + squares_linear1_bias;  // control, specs/digits_mlp.yaml:30
+  const double squares_linear2_weight = bpc_serial_sum<double>(squares_linear2_weight_chunks_in, 8);
+  const double norm2_linear2_weight = bpc_sqrt(squares_linear2_weight) * unscale;  // norm of linear2.weight, specs/digits_mlp.yaml:18
+  const double squares_2 = squares + squares_linear2_weight;  // control, specs/digits_mlp.yaml:30
+  const double squares_linear2_bias = bpc_serial_sum<double>(squares_linear2_bias_chunks_in, 1);
+  const double norm2_linear2_bias = bpc_sqrt(squares_linear2_bias) * unscale;  // norm of linear2.bias, specs/digits_mlp.yaml:18
+  const double squares_3 = squares_2 + squares_linear2_bias;  // control, specs/digits_mlp.yaml:30
+  const double squares_linear3_weight = bpc_serial_sum<double>(squares_linear3_weight_chunks_in, 1);
+  const double norm2_linear3_weight = bpc_sqrt(squares_linear3_weight) * unscale;  // norm of linear3.weight, specs/digits_mlp.yaml:21
+  const double squares_4 = squares_3 + squares_linear3_weight;  // control, specs/digits_mlp.yaml:30
+  const double squares_linear3_bias = bpc_serial_sum<double>(squares_linear3_bias_chunks_in, 1);
+  const double norm2_linear3_bias = bpc_sqrt(squares_linear3_bias) * unscale;  // norm of linear3.bias, specs/digits_mlp.yaml:21
+  const double squares_5 = squares_4 + squares_linear3_bias;  // control, specs/digits_mlp.yaml:30
+  const double norm = bpc_sqrt(squares_5) * unscale;  // control, specs/digits_mlp.yaml:30
+  const int64_t found = int64_t((bpc_isfinite(squares_5) && bpc_isfinite(control_loss) ? 0.0 : 1.0));  // control, specs/digits_mlp.yaml:30
+  const float factor = float(unscale * bpc_min(1.0, 1.0 / (norm + 1e-06)));  // control, specs/digits_mlp.yaml:30
+  const int64_t update_number = int64_t((double(control_updates)) + 1.0);  // control, specs/digits_mlp.yaml:30
+  const double lr = control_base_lr * bpc_min(1.0, (double(update_number)) / bpc_max(control_warmup, 1.0));  // control, specs/digits_mlp.yaml:30
+  const int64_t updates = int64_t(((double(found)) ? (double(control_updates)) : (double(update_number))));  // control, specs/digits_mlp.yaml:30
+  const int64_t window = int64_t((double(control_window)) + 1.0);  // control, specs/digits_mlp.yaml:30
+  const float step_size = float(lr / (1.0 - bpc_pow(0.9, (double(update_number)))));  // control, specs/digits_mlp.yaml:30
+  const float root_size = 1.0f / bpc_sqrt(1.0f - bpc_pow(0.999f, (float(update_number))));  // control, specs/digits_mlp.yaml:30
+  bpc_store(norm2_linear1_weight_out, 0, norm2_linear1_weight);
+  bpc_store(norm2_linear1_bias_out, 0, norm2_linear1_bias);
+  bpc_store(norm2_linear2_weight_out, 0, norm2_linear2_weight);
+  bpc_store(norm2_linear2_bias_out, 0, norm2_linear2_bias);
+  bpc_store(norm2_linear3_weight_out, 0, norm2_linear3_weight);
+  bpc_store(norm2_linear3_bias_out, 0, norm2_linear3_bias);
+  bpc_store(norm_out, 0, norm);
+  bpc_store(found_out, 0, found);
+  bpc_store(factor_out, 0, factor);
+  bpc_store(lr_out, 0, lr);
+  bpc_store(updates_out, 0, updates);
+  bpc_store(window_out, 0, window);
+  bpc_store(step_size_out, 0, step_size);
+  bpc_store(root_size_out, 0, root_size);
+}
+
+// adam
+//   clipped_linear1_weight = grad_linear1_weight * factor
+//   next_m_linear1_weight = m_linear1_weight if found else 0.9 * m_linear1_weight + 0.09999999999999998 * clipped_linear1_weight
+//   next_v_linear1_weight = v_linear1_weight if found else 0.999 * v_linear1_weight + 0.0010000000000000009 * clipped_linear1_weight^2
+//   next_linear1_weight = linear1_weight if found else linear1_weight - step_size * next_m_linear1_weight / (sqrt(next_v_linear1_weight) * root_size + 1e-08)
+//   reads  grad.linear1.weight f32[64, 256], factor f32[], m.linear1.weight f32[64, 256],
+//          found i64[], v.linear1.weight f32[64, 256], linear1.weight f32[64, 256], step.size f32[],
+//          root.size f32[]
+//   writes next.m.linear1.weight f32[64, 256], next.v.linear1.weight f32[64, 256],
+//          next.linear1.weight f32[64, 256]
+//   space [64, 256]; at 64 rows reads 262,164 B, writes 196,608 B, 327,680 FLOPs
+//   from specs/digits_mlp.yaml:16
+//   serves adam_linear1_weight, adam_linear1_bias, adam_linear2_weight, adam_linear2_bias,
+//          adam_linear3_weight, adam_linear3_bias
+static void adam(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
+  const float* grad_linear1_weight_in = (const float*)(arena + offsets[0]);
+  const float* factor_in = (const float*)(arena + offsets[1]);
+  const float* m_linear1_weight_in = (const float*)(arena + offsets[2]);
+  const int64_t* found_in = (const int64_t*)(arena + offsets[3]);
+  const float* v_linear1_weight_in = (const float*)(arena + offsets[4]);
+  const float* linear1_weight_in = (const float*)(arena + offsets[5]);
+  const float* step_size_in = (const float*)(arena + offsets[6]);
+  const float* root_size_in = (const float*)(arena + offsets[7]);
+  float* next_m_linear1_weight_out = (float*)(arena + offsets[8]);
+  float* next_v_linear1_weight_out = (float*)(arena + offsets[9]);
+  float* next_linear1_weight_out = (float*)(arena + offsets[10]);
+
+  const float factor = bpc_load(factor_in, 0);
+  const int64_t found = bpc_load(found_in, 0);
+  const float step_size = bpc_load(step_size_in, 0);
+  const float root_size = bpc_load(root_size_in, 0);
+  const long all = offsets[12] * (offsets[13] ? rows : 1);
+  const long first = bpc_cut(all, 64, offsets[11], slice);
+  const long last = bpc_cut(all, 64, offsets[11], slice + 1);
+#pragma omp simd
+  for (long c = first; c < last; ++c) {
+    const float grad_linear1_weight = bpc_load(grad_linear1_weight_in, c);
+    const float m_linear1_weight = bpc_load(m_linear1_weight_in, c);
+    const float v_linear1_weight = bpc_load(v_linear1_weight_in, c);
+    const float linear1_weight = bpc_load(linear1_weight_in, c);
+    const float clipped_linear1_weight = grad_linear1_weight * factor;  // adam of linear1.weight, specs/digits_mlp.yaml:16
+    const float next_m_linear1_weight = ((float(found)) ? m_linear1_weight : 0.9f * m_linear1_weight + 0.1f * clipped_linear1_weight);  // adam of linear1.weight, specs/digits_mlp.yaml:16
+    const float next_v_linear1_weight = ((float(found)) ? v_linear1_weight : 0.999f * v_linear1_weight + 0.001f * (clipped_linear1_weight * clipped_linear1_weight));  // adam of linear1.weight, specs/digits_mlp.yaml:16
+    const float next_linear1_weight = ((float(found)) ? linear1_weight : linear1_weight - step_size * next_m_linear1_weight / (bpc_sqrt(next_v_linear1_weight) * root_size + 1e-08f));  // adam of linear1.weight, specs/digits_mlp.yaml:16
+    bpc_store(next_m_linear1_weight_out, c, next_m_linear1_weight);
+    bpc_store(next_v_linear1_weight_out, c, next_v_linear1_weight);
+    bpc_store(next_linear1_weight_out, c, next_linear1_weight);
+  }
+}
+
+// linear2_relu2
+//   linear2 = acc + linear2_bias
+//   relu2 = 0 if linear2 <= 0 else linear2
+//   reads  relu1 f32[batch, 256], linear2.weight f32[256, 128], linear2.bias f32[128]
+//   writes relu2 f32[batch, 128]
+//   space [batch, 128]; at 64 rows reads 197,120 B, writes 32,768 B, 4,210,688 FLOPs
+//   from specs/digits_mlp.yaml:18, specs/digits_mlp.yaml:19
+static void linear2_relu2(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
+  const float* relu1_in = (const float*)(arena + offsets[0]);
+  const float* linear2_weight_in = (const float*)(arena + offsets[1]);
+  const float* linear2_bias_in = (const float*)(arena + offsets[2]);
+  float* relu2_out = (float*)(arena + offsets[3]);
+
+  const bpc_tile tile = bpc_gemm_tile(rows, 128, 2, 4, slice);
+  bpc_gemm<float>(
+      relu1_in, 256, 1, linear2_weight_in, 128, 1,
+      tile.m0, tile.m1, tile.n0, tile.n1, 256,
+      [&](long r, long c0, long count, const float* finished) {
+#pragma omp simd
+        for (long q = 0; q < count; ++q) {
+          const long c = c0 + q;
+          const float acc = finished[q];
+          const float linear2_bias = bpc_load(linear2_bias_in, c);
+          const float linear2 = acc + linear2_bias;  // linear2, specs/digits_mlp.yaml:18
+          const float relu2 = (linear2 <= 0.0f ? 0.0f : linear2);  // relu2, specs/digits_mlp.yaml:19
+          bpc_store(relu2_out, r * 128 + c, relu2);
+        }
+      });
+}
+
+// loss_cross_entropy_2
+//   loss_part2 = max(linear3)
+//   loss_exp = exp(linear3 - loss_part2)
+//   loss_sum = sum(loss_exp)
+//   loss_chosen = linear3 - loss_part2 if loss_column == target else 0
+//   loss_picked = sum(loss_chosen)
+//   reads  linear3 f32[batch, 10], target i64[batch]
+//   writes loss.sum f32[batch], loss.picked f32[batch]
+//   space [batch, 10]; at 64 rows reads 3,072 B, writes 512 B, 10,880 FLOPs
+//   from specs/digits_mlp.yaml:24
+static void loss_cross_entropy_2(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
+  const float* linear3_in = (const float*)(arena + offsets[0]);
+  const int64_t* target_in = (const int64_t*)(arena + offsets[1]);
+  float* loss_sum_out = (float*)(arena + offsets[2]);
+  float* loss_picked_out = (float*)(arena + offsets[3]);
+
+  const long last = rows * (slice + 1) / offsets[4];
+  for (long r = rows * slice / offsets[4]; r < last; ++r) {
+    const int64_t target = bpc_load(target_in, r);
+    const float loss_part2 = (bpc_row_max<float>(10, [&](long c) {  // max over the row, specs/digits_mlp.yaml:24
+      const float linear3 = bpc_load(linear3_in, r * 10 + c);
+      return float(linear3);
+    }));
+    const float loss_sum = (bpc_row_sum<float>(10, [&](long c) {  // sum over the row, specs/digits_mlp.yaml:24
+      const float linear3 = bpc_load(linear3_in, r * 10 + c);
+      const float loss_exp = bpc_exp(linear3 - loss_part2);  // loss (cross entropy), specs/digits_mlp.yaml:24
+      return float(loss_exp);
+    }));
+    const float loss_picked = (bpc_row_sum<float>(10, [&](long c) {  // sum over the row, specs/digits_mlp.yaml:24
+      const float linear3 = bpc_load(linear3_in, r * 10 + c);
+      const int64_t loss_column = c;
+      const float loss_chosen = ((float(loss_column)) == (float(target)) ? linear3 - loss_part2 : 0.0f);  // loss (cross entropy), specs/digits_mlp.yaml:24
+      return float(loss_chosen);
+    }));
+    bpc_store(loss_sum_out, r, loss_sum);
+    bpc_store(loss_picked_out, r, loss_picked);
+  }
+}
+
+// loss_cross_entropy_total
+//   loss_part3 = log(loss_sum)
+//   loss_terms = loss_part3 - loss_picked
+//   loss_total = sum(loss_terms)
+//   reads  loss.sum f32[batch], loss.picked f32[batch]
+//   writes loss.total f64[]
+//   space [batch, 1]; at 64 rows reads 512 B, writes 8 B, 768 FLOPs
+//   from specs/digits_mlp.yaml:24
+static void loss_cross_entropy_total(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
+  const float* loss_sum_in = (const float*)(arena + offsets[0]);
+  const float* loss_picked_in = (const float*)(arena + offsets[1]);
+  double* loss_total_out = (double*)(arena + offsets[2]);
+
+  const long last = 1 * (slice + 1) / offsets[3];
+  for (long r = 1 * slice / offsets[3]; r < last; ++r) {
+    const double loss_total = (bpc_row_sum<double>(rows, [&](long c) {  // sum over the row, specs/digits_mlp.yaml:24
+      const float loss_sum = bpc_load(loss_sum_in, c);
+      const float loss_picked = bpc_load(loss_picked_in, c);
+      const float loss_part3 = bpc_log(loss_sum);  // loss (cross entropy), specs/digits_mlp.yaml:24
+      const float loss_terms = loss_part3 - loss_picked;  // loss (cross entropy), specs/digits_mlp.yaml:24
+      return double(loss_terms);
+    }));
+    bpc_store(loss_total_out, 0, loss_total);
+  }
+}
+
+
+const bpc_kernel bpc_kernels[] = {
+    linear1_relu1,
+    linear2_relu2_dropout1,
+    linear3,
+    loss_cross_entropy_with_gradient,
+    loss_cross_entropy,
+    loss_cross_entropy_part1,
+    linear3_bias_gradient,
+    linear3_weight_gradient,
+    relu2_dropout1_linear3_input_gradient,
+    linear2_bias_gradient,
+    linear2_weight_gradient,
+    relu1_linear2_input_gradient,
+    linear1_bias_gradient,
+    linear1_weight_gradient,
+    norm,
+    update_control,
+    adam,
+    linear2_relu2,
+    loss_cross_entropy_2,
+    loss_cross_entropy_total,
+};

@@ -1,0 +1,310 @@
+// neuron: kernels of the network, compiled once and run from a table of launches.
+//
+// Every function computes one slice of one kernel. Tensors lie in one arena; `offsets` says where,
+// so that a plan for another memory budget changes neither this text nor the compiled code.
+#include "bpc_conv.h"
+#include "bpc_gemm.h"
+#include "bpc_reduce.h"
+#include "bpc_team.h"
+
+// z_linear_a_sigmoid_with_gradient
+//   z = acc + z_bias
+//   a = sigmoid(z)
+//   loss_seed = control_scale / control_divisor
+//   d_loss_terms = loss_seed
+//   d_a = d_loss_terms * (a - target)
+//   d_z = d_a * (a * (1 - a))
+//   reads  x f64[batch], z.weight f64[], z.bias f64[], control.scale f64[], control.divisor f64[],
+//          target f64[batch]
+//   writes a f64[batch], d_z f64[batch]
+//   space [batch, 1]; at 1 rows reads 48 B, writes 16 B, 20 FLOPs
+//   from specs/worked/neuron.yaml:16, specs/worked/neuron.yaml:17, specs/worked/neuron.yaml:19
+static void z_linear_a_sigmoid_with_gradient(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
+  const double* x_in = (const double*)(arena + offsets[0]);
+  const double* z_weight_in = (const double*)(arena + offsets[1]);
+  const double* z_bias_in = (const double*)(arena + offsets[2]);
+  const double* control_scale_in = (const double*)(arena + offsets[3]);
+  const double* control_divisor_in = (const double*)(arena + offsets[4]);
+  const double* target_in = (const double*)(arena + offsets[5]);
+  double* a_out = (double*)(arena + offsets[6]);
+  double* d_z_out = (double*)(arena + offsets[7]);
+
+  const double z_bias = bpc_load(z_bias_in, 0);
+  const double control_scale = bpc_load(control_scale_in, 0);
+  const double control_divisor = bpc_load(control_divisor_in, 0);
+  const double loss_seed = control_scale / control_divisor;  // loss gradient, specs/worked/neuron.yaml:19
+  const double d_loss_terms = loss_seed;  // loss gradient, specs/worked/neuron.yaml:19
+  const bpc_tile tile = bpc_gemm_tile(rows, 1, 1, 1, slice);
+  bpc_gemm<double>(
+      x_in, 1, 1, z_weight_in, 1, 1,
+      tile.m0, tile.m1, tile.n0, tile.n1, 1,
+      [&](long r, long c0, long count, const double* finished) {
+        const double target = bpc_load(target_in, r);
+#pragma omp simd
+        for (long q = 0; q < count; ++q) {
+          const long c = c0 + q;
+          const double acc = finished[q];
+          const double z = acc + z_bias;  // z (linear), specs/worked/neuron.yaml:16
+          const double a = bpc_sigmoid(z);  // a (sigmoid), specs/worked/neuron.yaml:17
+          const double d_a = d_loss_terms * (a - target);  // loss gradient, specs/worked/neuron.yaml:19
+          const double d_z = d_a * (a * (1.0 - a));  // a (sigmoid) gradient, specs/worked/neuron.yaml:17
+          bpc_store(a_out, r, a);
+          bpc_store(d_z_out, r, d_z);
+        }
+      });
+}
+
+// loss
+//   loss_terms = 0.5 * (a - target)^2
+//   loss_rows = sum(loss_terms)
+//   reads  a f64[batch], target f64[batch]
+//   writes loss.rows f64[]
+//   space [batch, 1]; at 1 rows reads 16 B, writes 8 B, 4 FLOPs
+//   from specs/worked/neuron.yaml:19
+static void loss(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
+  const double* a_in = (const double*)(arena + offsets[0]);
+  const double* target_in = (const double*)(arena + offsets[1]);
+  double* loss_rows_out = (double*)(arena + offsets[2]);
+
+  const long last = 1 * (slice + 1) / offsets[3];
+  for (long r = 1 * slice / offsets[3]; r < last; ++r) {
+    const double loss_rows = (bpc_row_sum<double>(rows, [&](long c) {  // sum over the row, specs/worked/neuron.yaml:19
+      const double a = bpc_load(a_in, c);
+      const double target = bpc_load(target_in, c);
+      const double loss_terms = 0.5 * bpc_square(a - target);  // loss, specs/worked/neuron.yaml:19
+      return double(loss_terms);
+    }));
+    bpc_store(loss_rows_out, 0, loss_rows);
+  }
+}
+
+// loss_weight
+//   loss_weight = loss_weight_extent
+//   writes loss.weight f64[]
+//   space []; at 1 rows reads 0 B, writes 8 B, 0 FLOPs
+//   from specs/worked/neuron.yaml:19
+static void loss_weight(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
+  double* loss_weight_out = (double*)(arena + offsets[0]);
+
+  const int64_t loss_weight_extent = rows;
+  const double loss_weight = double(loss_weight_extent);  // loss, specs/worked/neuron.yaml:19
+  bpc_store(loss_weight_out, 0, loss_weight);
+}
+
+// z_bias_gradient
+//   d_z_bias_cols = sum(d_z)
+//   reads  d_z f64[batch]
+//   writes d_z.bias.cols f64[]
+//   space [batch, 1]; at 1 rows reads 8 B, writes 8 B, 1 FLOPs
+//   from specs/worked/neuron.yaml:16
+static void z_bias_gradient(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
+  const double* d_z_in = (const double*)(arena + offsets[0]);
+  double* d_z_bias_cols_out = (double*)(arena + offsets[1]);
+
+  constexpr long block = 64, blocks = (1 + block - 1) / block;
+  const long last = 1 * blocks * (slice + 1) / offsets[2];
+  for (long unit = 1 * blocks * slice / offsets[2]; unit < last; ++unit) {
+    const long o = unit / blocks, c0 = unit % blocks * block;
+    const long count = 1 - c0 < block ? 1 - c0 : block;
+    double total[block], part[block];
+    for (long q = 0; q < count; ++q) total[q] = 0;
+    for (long start = 0; start < rows; start += bpc_column_slice) {
+      const long end = rows - start < bpc_column_slice ? rows : start + bpc_column_slice;
+      for (long q = 0; q < count; ++q) part[q] = 0;
+      for (long j = start; j < end; ++j) {  // specs/worked/neuron.yaml:16
+        const long r = o * (rows) + j;
+        (void)r;
+        const double d_z = bpc_load(d_z_in, r);
+#pragma omp simd
+        for (long q = 0; q < count; ++q) {
+          const long c = c0 + q;
+          (void)c;
+          part[q] += double(d_z);
+        }
+      }
+      for (long q = 0; q < count; ++q) total[q] = start == 0 ? part[q] : total[q] + part[q];
+    }
+    for (long q = 0; q < count; ++q) bpc_store(d_z_bias_cols_out, o * 1 + c0 + q, total[q]);
+  }
+}
+
+// z_linear_weight_gradient
+//   d_z_weight = acc
+//   reads  x f64[batch], d_z f64[batch]
+//   writes d_z.weight f64[]
+//   space [1, 1]; at 1 rows reads 16 B, writes 8 B, 2 FLOPs
+//   from specs/worked/neuron.yaml:16
+static void z_linear_weight_gradient(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
+  const double* x_in = (const double*)(arena + offsets[0]);
+  const double* d_z_in = (const double*)(arena + offsets[1]);
+  double* d_z_weight_out = (double*)(arena + offsets[2]);
+
+  const bpc_tile tile = bpc_gemm_tile(1, 1, 1, 1, slice);
+  bpc_gemm<double>(
+      x_in, 1, 1, d_z_in, 1, 1,
+      tile.m0, tile.m1, tile.n0, tile.n1, rows,
+      [&](long r, long c0, long count, const double* finished) {
+#pragma omp simd
+        for (long q = 0; q < count; ++q) {
+          const long c = c0 + q;
+          const double acc = finished[q];
+          const double d_z_weight = acc;  // z (linear) weight gradient, specs/worked/neuron.yaml:16
+          bpc_store(d_z_weight_out, 0, d_z_weight);
+        }
+      });
+}
+
+// norm_z
+//   square_z_weight = grad_z_weight^2
+//   squares_z_weight_chunks = sum(square_z_weight)
+//   reads  grad.z.weight f64[]
+//   writes squares.z.weight.chunks f64[]
+//   space [1, 1]; at 1 rows reads 8 B, writes 8 B, 2 FLOPs
+//   from specs/worked/neuron.yaml:16
+//   serves norm_z_weight, norm_z_bias
+static void norm_z(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
+  const double* grad_z_weight_in = (const double*)(arena + offsets[0]);
+  double* squares_z_weight_chunks_out = (double*)(arena + offsets[1]);
+
+  const double grad_z_weight = bpc_load(grad_z_weight_in, 0);
+  const double square_z_weight = grad_z_weight * grad_z_weight;  // norm of z.weight, specs/worked/neuron.yaml:16
+  const long first = slice * bpc_row_slice;
+  const long all = offsets[3];
+  const long count = all - first < bpc_row_slice ? all - first : bpc_row_slice;
+  const double sum = bpc_row_sum<double>(count, [&](long q) {  // sum over the row, specs/worked/neuron.yaml:16
+    const long c = first + q;
+    return double(square_z_weight);
+  });
+  bpc_store(squares_z_weight_chunks_out, slice, sum);
+}
+
+// update_control
+//   squares_z_weight = sum(squares_z_weight_chunks)
+//   unscale = control_divisor / (control_weight * control_scale) if control_weight > 0 else 0
+//   norm2_z_weight = sqrt(squares_z_weight) * unscale
+//   squares_z_bias = sum(squares_z_bias_chunks)
+//   norm2_z_bias = sqrt(squares_z_bias) * unscale
+//   squares = squares_z_weight + squares_z_bias
+//   norm = sqrt(squares) * unscale
+//   found = 0 if isfinite(squares) and isfinite(control_loss) else 1
+//   update_number = control_updates + 1
+//   lr = control_base_lr * min(1, update_number / max(control_warmup, 1))
+//   updates = control_updates if found else update_number
+//   window = control_window + 1
+//   lr_rate = lr
+//   factor = unscale
+//   next_z_weight = z_weight if found else z_weight - lr_rate * (grad_z_weight * factor)
+//   next_z_bias = z_bias if found else z_bias - lr_rate * (grad_z_bias * factor)
+//   reads  squares.z.weight.chunks f64[], control.divisor f64[], control.weight f64[],
+//          control.scale f64[], squares.z.bias.chunks f64[], control.loss f64[],
+//          control.updates i64[], control.base_lr f64[], control.warmup f64[], control.window i64[],
+//          z.weight f64[], grad.z.weight f64[], z.bias f64[], grad.z.bias f64[]
+//   writes norm2.z.weight f64[], norm2.z.bias f64[], norm f64[], found i64[], lr f64[],
+//          updates i64[], window i64[], next.z.weight f64[], next.z.bias f64[]
+//   space []; at 1 rows reads 112 B, writes 72 B, 41 FLOPs
+//   from specs/worked/neuron.yaml:16, specs/worked/neuron.yaml:24
+static void update_control(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
+  const double* squares_z_weight_chunks_in = (const double*)(arena + offsets[0]);
+  const double* control_divisor_in = (const double*)(arena + offsets[1]);
+  const double* control_weight_in = (const double*)(arena + offsets[2]);
+  const double* control_scale_in = (const double*)(arena + offsets[3]);
+  const double* squares_z_bias_chunks_in = (const double*)(arena + offsets[4]);
+  const double* control_loss_in = (const double*)(arena + offsets[5]);
+  const int64_t* control_updates_in = (const int64_t*)(arena + offsets[6]);
+  const double* control_base_lr_in = (const double*)(arena + offsets[7]);
+  const double* control_warmup_in = (const double*)(arena + offsets[8]);
+  const int64_t* control_window_in = (const int64_t*)(arena + offsets[9]);
+  const double* z_weight_in = (const double*)(arena + offsets[10]);
+  const double* grad_z_weight_in = (const double*)(arena + offsets[11]);
+  const double* z_bias_in = (const double*)(arena + offsets[12]);
+  const double* grad_z_bias_in = (const double*)(arena + offsets[13]);
+  double* norm2_z_weight_out = (double*)(arena + offsets[14]);
+  double* norm2_z_bias_out = (double*)(arena + offsets[15]);
+  double* norm_out = (double*)(arena + offsets[16]);
+  int64_t* found_out = (int64_t*)(arena + offsets[17]);
+  double* lr_out = (double*)(arena + offsets[18]);
+  int64_t* updates_out = (int64_t*)(arena + offsets[19]);
+  int64_t* window_out = (int64_t*)(arena + offsets[20]);
+  double* next_z_weight_out = (double*)(arena + offsets[21]);
+  double* next_z_bias_out = (double*)(arena + offsets[22]);
+
+  const double control_divisor = bpc_load(control_divisor_in, 0);
+  const double control_weight = bpc_load(control_weight_in, 0);
+  const double control_scale = bpc_load(control_scale_in, 0);
+  const double control_loss = bpc_load(control_loss_in, 0);
+  const int64_t control_updates = bpc_load(control_updates_in, 0);
+  const double control_base_lr = bpc_load(control_base_lr_in, 0);
+  const double control_warmup = bpc_load(control_warmup_in, 0);
+  const int64_t control_window = bpc_load(control_window_in, 0);
+  const double z_weight = bpc_load(z_weight_in, 0);
+  const double grad_z_weight = bpc_load(grad_z_weight_in, 0);
+  const double z_bias = bpc_load(z_bias_in, 0);
+  const double grad_z_bias = bpc_load(grad_z_bias_in, 0);
+  const double squares_z_weight = bpc_serial_sum<double>(squares_z_weight_chunks_in, 1);
+  const double unscale = (control_weight > 0.0 ? control_divisor / (control_weight * control_scale) : 0.0);  // control, specs/worked/neuron.yaml:24
+  const double norm2_z_weight = bpc_sqrt(squares_z_weight) * unscale;  // norm of z.weight, specs/worked/neuron.yaml:16
+  const double squares_z_bias = bpc_serial_sum<double>(squares_z_bias_chunks_in, 1);
+  const double norm2_z_bias = bpc_sqrt(squares_z_bias) * unscale;  // norm of z.bias, specs/worked/neuron.yaml:16
+  const double squares = squares_z_weight + squares_z_bias;  // control, specs/worked/neuron.yaml:24
+  const double norm = bpc_sqrt(squares) * unscale;  // control, specs/worked/neuron.yaml:24
+  const int64_t found = int64_t((bpc_isfinite(squares) && bpc_isfinite(control_loss) ? 0.0 : 1.0));  // control, specs/worked/neuron.yaml:24
+  const int64_t update_number = int64_t((double(control_updates)) + 1.0);  // control, specs/worked/neuron.yaml:24
+  const double lr = control_base_lr * bpc_min(1.0, (double(update_number)) / bpc_max(control_warmup, 1.0));  // control, specs/worked/neuron.yaml:24
+  const int64_t updates = int64_t(((double(found)) ? (double(control_updates)) : (double(update_number))));  // control, specs/worked/neuron.yaml:24
+  const int64_t window = int64_t((double(control_window)) + 1.0);  // control, specs/worked/neuron.yaml:24
+  const double lr_rate = lr;  // control, specs/worked/neuron.yaml:24
+  const double factor = unscale;  // control, specs/worked/neuron.yaml:24
+  const double next_z_weight = ((double(found)) ? z_weight : z_weight - lr_rate * (grad_z_weight * factor));  // sgd of z.weight, specs/worked/neuron.yaml:16
+  const double next_z_bias = ((double(found)) ? z_bias : z_bias - lr_rate * (grad_z_bias * factor));  // sgd of z.bias, specs/worked/neuron.yaml:16
+  bpc_store(norm2_z_weight_out, 0, norm2_z_weight);
+  bpc_store(norm2_z_bias_out, 0, norm2_z_bias);
+  bpc_store(norm_out, 0, norm);
+  bpc_store(found_out, 0, found);
+  bpc_store(lr_out, 0, lr);
+  bpc_store(updates_out, 0, updates);
+  bpc_store(window_out, 0, window);
+  bpc_store(next_z_weight_out, 0, next_z_weight);
+  bpc_store(next_z_bias_out, 0, next_z_bias);
+}
+
+// z_linear_a_sigmoid
+//   z = acc + z_bias
+//   a = sigmoid(z)
+//   reads  x f64[batch], z.weight f64[], z.bias f64[]
+//   writes a f64[batch]
+//   space [batch, 1]; at 1 rows reads 24 B, writes 8 B, 14 FLOPs
+//   from specs/worked/neuron.yaml:16, specs/worked/neuron.yaml:17
+static void z_linear_a_sigmoid(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
+  const double* x_in = (const double*)(arena + offsets[0]);
+  const double* z_weight_in = (const double*)(arena + offsets[1]);
+  const double* z_bias_in = (const double*)(arena + offsets[2]);
+  double* a_out = (double*)(arena + offsets[3]);
+
+  const double z_bias = bpc_load(z_bias_in, 0);
+  const bpc_tile tile = bpc_gemm_tile(rows, 1, 1, 1, slice);
+  bpc_gemm<double>(
+      x_in, 1, 1, z_weight_in, 1, 1,
+      tile.m0, tile.m1, tile.n0, tile.n1, 1,
+      [&](long r, long c0, long count, const double* finished) {
+#pragma omp simd
+        for (long q = 0; q < count; ++q) {
+          const long c = c0 + q;
+          const double acc = finished[q];
+          const double z = acc + z_bias;  // z (linear), specs/worked/neuron.yaml:16
+          const double a = bpc_sigmoid(z);  // a (sigmoid), specs/worked/neuron.yaml:17
+          bpc_store(a_out, r, a);
+        }
+      });
+}
+
+
+const bpc_kernel bpc_kernels[] = {
+    z_linear_a_sigmoid_with_gradient,
+    loss,
+    loss_weight,
+    z_bias_gradient,
+    z_linear_weight_gradient,
+    norm_z,
+    update_control,
+    z_linear_a_sigmoid,
+};
