@@ -33,6 +33,11 @@ class PackedLaunch:
     arguments: tuple[int, ...]
     is_address: tuple[bool, ...]
 
+    def typed(self) -> list[int | np.int32]:
+        """The arguments with their widths: addresses as Python integers, counts as int32."""
+        pairs = zip(self.arguments, self.is_address, strict=True)
+        return [value if address else np.int32(value) for value, address in pairs]
+
 
 @dataclass(frozen=True, slots=True)
 class Packed:

@@ -46,8 +46,14 @@ def _make_cpu(entries: Entries, wishes: Wishes) -> Device:
     return make_cpu(entries, wishes.threads, wishes.memory_bytes)
 
 
+def _make_sim(entries: Entries, wishes: Wishes) -> Device:
+    from bpc.runtime.sim_device import make_sim
+
+    return make_sim(entries, wishes.memory_bytes)
+
+
 # Fastest first. A maker raises ToolError where the machine lacks what it needs.
-MAKERS: dict[str, Maker] = {"cpu": _make_cpu, "reference": _make_reference}
+MAKERS: dict[str, Maker] = {"cpu": _make_cpu, "reference": _make_reference, "sim": _make_sim}
 
 
 def choose(device: str, entries: Entries, wishes: Wishes = Wishes()) -> Choice:

@@ -64,7 +64,10 @@ struct dim3 {
 
 // ---- meeting ---------------------------------------------------------------------------------
 
-SIM_INLINE void __syncthreads() { sim_barrier(SIM_PLAIN, 0, 0); }
+// A barrier is known by its line: g++ may copy the call, but it stays one barrier.
+SIM_INLINE void __syncthreads(unsigned line = __builtin_LINE()) {
+  sim_barrier(SIM_PLAIN, 0, line);
+}
 SIM_INLINE int __syncthreads_count(int p) { return sim_barrier(SIM_COUNT, p != 0, 0); }
 SIM_INLINE int __syncthreads_and(int p) { return sim_barrier(SIM_AND, p != 0, 0); }
 SIM_INLINE int __syncthreads_or(int p) { return sim_barrier(SIM_OR, p != 0, 0); }
