@@ -42,8 +42,9 @@ KERNEL_FLAGS = (
     "-Wl,--unresolved-symbols=ignore-all",
 )
 
-CHECK_FLAGS = (
-    "-DSIM_CHECKED=1",
+CHECKED = ("-DSIM_CHECKED=1",)
+
+INSTRUMENTED = (
     "-fsanitize=thread,alignment,bounds,shift,integer-divide-by-zero,signed-integer-overflow",
     "--param=tsan-instrument-func-entry-exit=0",
     "--param=tsan-distinguish-volatile=1",
@@ -119,13 +120,22 @@ def runtime_library() -> Path:
     return _build("runtime", text, RUNTIME_FLAGS)
 
 
-def kernel_library(text: str, checked: bool) -> Path:
+def kernel_library(
+    text: str, checked: bool, flags: tuple[str, ...] = (), instrumented: bool = False
+) -> Path:
     """A kernel file, already completed for g++, as a shared library.
+
+    Args:
+        text: the C++.
+        checked: whether functions of the headers announce what they do.
+        flags: further options.
+        instrumented: whether the compiler announces each memory access of the text.
 
     Raises:
         ToolError: no g++, or it refuses the text; with the compiler's messages.
     """
-    return _build("kernels", text, KERNEL_FLAGS + (CHECK_FLAGS if checked else ()))
+    more = (CHECKED if checked else ()) + (INSTRUMENTED if instrumented else ())
+    return _build("kernels", text, KERNEL_FLAGS + flags + more)
 
 
 def _build(name: str, text: str, flags: tuple[str, ...]) -> Path:

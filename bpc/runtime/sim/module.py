@@ -62,7 +62,10 @@ def load_cuda(
         from bpc.runtime.sim.translate import translate_cuda
 
         kernels = translate_cuda(text, arch, name)
-    return SimModule(kernels, checked, kernel_library(kernels.text, checked))
+    instrumented = checked and mode == "source"
+    return SimModule(
+        kernels, checked, kernel_library(kernels.text, checked, kernels.flags, instrumented)
+    )
 
 
 class SimModule:
@@ -77,7 +80,7 @@ class SimModule:
         self._runtime = runtime()
         self._library = c.PyDLL(str(library))
         self._library.sim_anchor_address.restype = c.c_void_p
-        self.addresses = AddressMap(library)
+        self.addresses = AddressMap(library, kernels.lines)
         self.shared = place_shared(self._elf, kernels)
         self._handle = self._register()
         self._signatures: dict[str, tuple[Parameter, ...]] = {}

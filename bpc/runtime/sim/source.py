@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from bpc.runtime.sim.reports import Place
+
 DYNAMIC_SHARED = "sim_dynamic_shared"
 MAX_SHARED_BYTES = 227 << 10  # what a block may use on sm_90
 
@@ -42,6 +44,8 @@ class KernelText:
 
     `shared` holds what is known of shared arrays by symbol, or by plain name where the symbol is
     the compiler's; `cell_shift` is the detector's granularity in shared memory (log2 of bytes).
+    `flags` are the mode's own options for g++. Where the text is a translation, its line numbers
+    count instructions, and `lines` holds the source lines of each, innermost first.
     """
 
     text: str
@@ -49,6 +53,8 @@ class KernelText:
     shared: tuple[SharedArray, ...]
     dynamic: str | None
     cell_shift: int
+    flags: tuple[str, ...] = ()
+    lines: tuple[tuple[Place, ...], ...] = ()
 
 
 def complete_source(text: str, name: str) -> KernelText:
@@ -59,7 +65,7 @@ def complete_source(text: str, name: str) -> KernelText:
     parts = ['#include "sim_cuda.h"', f'#line 1 "{name}"', text, '#line 1 "sim_footer"']
     if dynamic:
         parts.append(define_dynamic([array.symbol for array in dynamic]))
-    parts += [f"SIM_EXPORT({kernel})" for kernel in kernels]
+    parts += [f"SIM_EXPORT({kernel}, {kernel})" for kernel in kernels]
     return KernelText(
         "\n".join(parts) + "\n",
         kernels,

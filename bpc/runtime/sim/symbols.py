@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from bpc.runtime.sim.elf import Library, Symbol
 from bpc.runtime.sim.reports import Place
 from bpc.runtime.sim.source import DYNAMIC_SHARED, KernelText, SharedArray
 
+TRANSLATED = "translated"  # the file that line numbers of translated kernels refer to
 _NOT_KERNEL_TEXT = ("sim_", "ptx_")  # the simulator's own headers
 _NESTED = re.compile(r"^_ZZ.*?E(\d+)(\w+?)(?:_\d+)?$")
 
@@ -18,8 +20,9 @@ _NESTED = re.compile(r"^_ZZ.*?E(\d+)(\w+?)(?:_\d+)?$")
 class AddressMap:
     """Looks addresses of one library up, each once."""
 
-    def __init__(self, library: Path):
+    def __init__(self, library: Path, lines: Sequence[tuple[Place, ...]] = ()):
         self._library = library
+        self._lines = lines
         self._chains: dict[int, tuple[Place, ...]] = {}
 
     def chains(self, addresses: Iterable[int]) -> dict[int, tuple[Place, ...]]:
@@ -38,9 +41,15 @@ class AddressMap:
         groups = re.split(r"^0x[0-9a-f]+\n", done.stdout, flags=re.M)[1:]
         assert len(groups) == len(addresses)
         return {
-            address: _read_chain(group.splitlines())
+            address: self._expand(_read_chain(group.splitlines()))
             for address, group in zip(addresses, groups, strict=True)
         }
+
+    def _expand(self, chain: tuple[Place, ...]) -> tuple[Place, ...]:
+        """The source lines behind an instruction of a translation."""
+        if chain and chain[0].file == TRANSLATED:
+            return self._lines[chain[0].line]
+        return chain
 
 
 def _read_chain(lines: list[str]) -> tuple[Place, ...]:
@@ -48,7 +57,7 @@ def _read_chain(lines: list[str]) -> tuple[Place, ...]:
     for line in lines:
         file, _, number = line.partition(" (")[0].rpartition(":")
         if number.isdigit() and not Path(file).name.startswith(_NOT_KERNEL_TEXT):
-            found.append(Place(file.removeprefix("./"), int(number)))
+            found.append(Place(os.path.normpath(file), int(number)))
     return tuple(found)
 
 

@@ -17,6 +17,7 @@ struct sim_place {
   unsigned lane;
 };
 
+enum sim_access_kind { SIM_READ, SIM_WRITE, SIM_VOLATILE_READ, SIM_VOLATILE_WRITE };
 enum sim_vote { SIM_PLAIN, SIM_COUNT, SIM_AND, SIM_OR };
 enum sim_warp_op {
   SIM_SYNCWARP,
@@ -52,6 +53,8 @@ uint64_t sim_warp(int operation, unsigned mask, uint64_t value, int argument, in
 void sim_fence(int scope);
 // Announces an atomic access made by unchecked code on behalf of the caller at `pc`.
 void sim_atomic(const void* address, unsigned bytes, const void* pc);
+// An access announced by translated PTX, which is not instrumented by the compiler.
+void sim_access(const void* address, unsigned bytes, int kind);
 void sim_trap(const char* message);
 // Moves a value by up to `ulps` units in the last place; the identity unless a launch asks.
 float sim_perturb(float value, float ulps);

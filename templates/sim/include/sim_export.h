@@ -36,9 +36,9 @@ template <class... P> SIM_UNCHECKED void sim_call(void (*kernel)(P...), void** v
 }
 
 #define SIM_VISIBLE extern "C" __attribute__((visibility("default"))) SIM_UNCHECKED
-#define SIM_EXPORT(NAME)                                                   \
-  SIM_VISIBLE void sim_call_##NAME(void** values) { sim_call(NAME, values); } \
-  SIM_VISIBLE const char* sim_signature_##NAME() { return sim_signature(NAME); }
+#define SIM_EXPORT(NAME, FUNCTION)                                                \
+  SIM_VISIBLE void sim_call_##NAME(void** values) { sim_call(FUNCTION, values); } \
+  SIM_VISIBLE const char* sim_signature_##NAME() { return sim_signature(FUNCTION); }
 
 // The thread-local block that stands for shared memory is found by this byte in it.
 extern "C" {

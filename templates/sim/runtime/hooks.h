@@ -71,6 +71,14 @@ inline void undefined(const char* message, u64 pc, bool stop) {
   void __ubsan_handle_##NAME(void*, u64, u64) { undefined(MESSAGE, SIM_CALLER, STOP); }
 
 extern "C" {
+void sim_access(const void* address, unsigned bytes, int kind) {
+  const u64 pc = SIM_CALLER;
+  const bool is_write = kind == SIM_WRITE || kind == SIM_VOLATILE_WRITE;
+  check_alignment(u64(address), bytes, is_write, pc);
+  check_access({u64(address), pc, bytes, is_write ? WRITE : READ, kind >= SIM_VOLATILE_READ,
+                false});
+}
+
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
