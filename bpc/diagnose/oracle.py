@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from bpc.expr import Call, evaluate
 from bpc.ir import Graph, Node, Value
-from bpc.kernel import Kernel
+from bpc.kernel import Kernel, Reduction, Statement
 from bpc.ops import OPS, RunContext, is_elementwise, scalar_form
 from bpc.passes.layout import plain_layout
 from bpc.runtime.device import Array
@@ -49,6 +49,10 @@ class Oracle:
 
     def value(self, name: str) -> Array:
         """The value of this name, from memory or from its node."""
+        if name not in self.known and name not in self.makers:
+            # No kernel loads it: the simplified formula does not depend on it.
+            shape = shape_at(self.graph.values()[name].shape, self.rows)
+            self.known[name] = np.zeros(shape)
         if name not in self.known:
             node = self.makers[name]
             operands = [self.value(operand) for operand in node.inputs]
@@ -89,9 +93,20 @@ def bound(kernel: Kernel, dtype: DType, rows: int) -> float:
     adds an error that grows like sqrt(k) where roundings are independent (Higham 2002, section
     4.2), taken four times; a result stored in 16 bits is rounded once more.
     """
-    computed = F64 if dtype == F64 else F32
+    computed = F64 if _is_double(kernel) else F32
     error = _UNIT[computed.name] * (_STEPS + 4 * sqrt(_terms(kernel, rows)))
     return error + (_UNIT[dtype.name] if dtype.bits == 16 else 0.0)
+
+
+def _is_double(kernel: Kernel) -> bool:
+    """Whether no step of the kernel is narrower than double."""
+    for item in kernel.body:
+        if isinstance(item, Statement) and F32 in (item.compute, item.dtype):
+            return False
+        if isinstance(item, Reduction) and item.accumulate != F64:
+            return False
+    sources = [kernel.operand(label).dtype for label in kernel.sources]
+    return all(dtype == F64 for dtype in sources)
 
 
 def _terms(kernel: Kernel, rows: int) -> int:

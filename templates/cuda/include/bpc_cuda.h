@@ -128,16 +128,19 @@ BPC_DEVICE const int64_t* bpc_find_part(const int64_t* table, int parts, int wid
 // ---- the last block ----------------------------------------------------------------------------
 
 // True in every thread of the block that finishes last. What other blocks wrote before is visible
-// to it. The ticket is 0 again when the launch ends.
+// to it: the barrier gathers a block's writes in thread 0, whose fence releases them with the
+// ticket, and whose second fence acquires those of the blocks before. The ticket is 0 again when
+// the launch ends.
 BPC_DEVICE bool bpc_last_block(unsigned* ticket) {
   __shared__ bool last;
-  __threadfence();
   __syncthreads();
-  if (threadIdx.x == 0) last = atomicInc(ticket, gridDim.x - 1) == gridDim.x - 1;
+  if (threadIdx.x == 0) {
+    __threadfence();
+    last = atomicInc(ticket, gridDim.x - 1) == gridDim.x - 1;
+    __threadfence();
+  }
   __syncthreads();
-  const bool mine = last;
-  if (mine) __threadfence();
-  return mine;
+  return last;
 }
 
 // ---- matrix products ---------------------------------------------------------------------------
