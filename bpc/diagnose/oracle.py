@@ -16,9 +16,10 @@ from bpc.ops import OPS, RunContext, is_elementwise, scalar_form
 from bpc.passes.layout import plain_layout
 from bpc.runtime.device import Array
 from bpc.runtime.reference import storage_type
-from bpc.types import BIT, F32, F64, DType, extent, shape_at
+from bpc.types import BIT, F16, F32, F64, DType, extent, shape_at
 
 _UNIT = {"f64": 2.0**-53, "f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
+_F16_OVERFLOW = 65520.0  # rounds to infinity
 _STEPS = 16.0  # roundings of an element-wise chain, each of half a unit, with room
 
 
@@ -91,11 +92,13 @@ def bound(kernel: Kernel, dtype: DType, rows: int) -> float:
 
     Half a unit for each rounding of an element-wise chain; a sum of k terms, in whatever order,
     adds an error that grows like sqrt(k) where roundings are independent (Higham 2002, section
-    4.2), taken four times; a result stored in 16 bits is rounded once more.
+    4.2), taken four times; a result in 16 bits is rounded
+    once more, as is each statement of 16 bits before it.
     """
     computed = F64 if _is_double(kernel) else F32
     error = _UNIT[computed.name] * (_STEPS + 4 * sqrt(_terms(kernel, rows)))
-    return error + (_UNIT[dtype.name] if dtype.bits == 16 else 0.0)
+    narrow = sum(isinstance(item, Statement) and item.dtype.bits == 16 for item in kernel.body)
+    return error + (_UNIT[dtype.name] * (1 + narrow) if dtype.bits == 16 else 0.0)
 
 
 def _is_double(kernel: Kernel) -> bool:
@@ -132,6 +135,8 @@ def compare(
 ) -> tuple[float, float]:
     """(largest error over largest magnitude, its bound); a wrong condition counts as error 1."""
     wanted = oracle.value(name)
+    if dtype == F16:
+        wanted = np.where(np.abs(wanted) >= _F16_OVERFLOW, np.sign(wanted) * np.inf, wanted)
     if dtype == BIT:
         return _compare_conditions(name, got, wanted, oracle, kernel), 0.0
     if dtype.kind != "float":
