@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -315,6 +315,27 @@ class Net:
         if kernel is not None:
             return show_kernel(planned, source, kernel)
         return list_kernels(planned, source, self.spec.train.accumulate)
+
+    def check_kernels(
+        self, rows: int | None = None, told: Callable[[str], None] = lambda text: None
+    ) -> dict[str, Any]:
+        """Every CUDA kernel compiled, run with all checks in the simulator, and compared.
+
+        Args:
+            rows: of the batch that is checked; without it, 20 or what the spec has.
+            told: progress.
+
+        Returns:
+            ok, rows, kernels, findings, spilling.
+
+        Raises:
+            ToolError: NVRTC or g++ is missing.
+        """
+        from bpc.diagnose.session import CHECKED_ROWS, check_network, to_json
+
+        wanted = rows or CHECKED_ROWS
+        done = check_network(self.spec, self.description, self.data, wanted, told=told)
+        return {"ok": done.ok, **to_json(done)}
 
     def close(self) -> None:
         """Free the device; it is made anew, with initial weights, if it is needed again."""

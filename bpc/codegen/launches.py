@@ -1,4 +1,4 @@
-"""Kernels that share one CUDA launch: parts of a multi-tensor kernel, and tails of the last block."""
+"""Kernels that share one CUDA launch: parts of one function, and tails of the last block."""
 
 from __future__ import annotations
 
