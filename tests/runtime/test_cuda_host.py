@@ -287,7 +287,7 @@ def test_short_batches_replay_the_same_graph(world: Any, built: Any, slots: int)
             seen.append(int(memory(int(args[which]), 8).view(np.int64)[0]))
 
     world.execute = execute
-    given = (8, 8, 3, 3, 8, 1, 8)
+    given = (8, 8, 3, 8, 8, 3, 3, 1, 8)
     for rows in given:
         device.run(EVALUATE, feed(device, batch(built[0], rows, rows)))
     device.read_output(EVALUATE, "loss", 1)
