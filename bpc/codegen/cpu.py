@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bpc.codegen.header import describe, touched_shape
+from bpc.codegen.header import describe
 from bpc.codegen.lines import Counters, Lines, offset, structure
 from bpc.codegen.parts import (
     Holes,
@@ -206,5 +206,4 @@ __all__ = [
     "arguments",
     "extents",
     "generate",
-    "touched_shape",
 ]

@@ -11,7 +11,8 @@ from bpc.kernel import Kernel, Reduction, Statement
 
 WIDTH = 110
 _LEAST = 24  # columns of code before a break
-_BREAKS = re.compile(r", | \? | : | \+ | - | \* | / | && | \|\|")
+_BREAKS = re.compile(r", |\((?=\w)| \? | : | \+ | - | \* | / | && | \|\|")
+_LATE = {" * ": 1, " / ": 1, "(": 2}  # what holds together
 _OPENING, _CLOSING = "([{", ")]}"
 
 
@@ -24,7 +25,8 @@ def wrap_code(text: str, width: int = WIDTH) -> str:
     return "\n".join(part for line in text.split("\n") for part in _wrap(line, width))
 
 
-def _wrap(line: str, width: int) -> list[str]:
+def _wrap(line: str, width: int, hang: str | None = None) -> list[str]:
+    """The line in pieces; `hang` is the indentation of those after the first."""
     if len(line) <= width or line.lstrip().startswith("#"):
         return [line]
     indent = line[: len(line) - len(line.lstrip())]
@@ -36,7 +38,8 @@ def _wrap(line: str, width: int) -> list[str]:
     cut = _best_break(code, len(indent), width)
     if cut is None:
         return [line]
-    return [code[:cut].rstrip(), *_wrap(f"{indent}    {code[cut:].lstrip()}", width)]
+    hang = f"{indent}    " if hang is None else hang
+    return [code[:cut].rstrip(), *_wrap(hang + code[cut:].lstrip(), width, hang)]
 
 
 def _wrap_comment(line: str, width: int) -> list[str]:
@@ -49,14 +52,13 @@ def _wrap_comment(line: str, width: int) -> list[str]:
 
 
 def _best_break(code: str, indent: int, width: int) -> int | None:
-    """Where the next line begins: the least nested place, before * and / others, the last."""
+    """Where the next line begins: the least nested place, * and / after others, the last."""
     best: tuple[int, int, int] | None = None
     for place in _BREAKS.finditer(code, indent + 1):
         # A comma stays behind, an operator leads the next line.
-        at = place.end() if place[0] == ", " else place.start() + 1
+        at = place.end() if place[0] in (", ", "(") else place.start() + 1
         if indent + _LEAST < at <= width + 1:
-            product = int(place[0] in (" * ", " / "))
-            found = (_nesting(code[indent : place.start()]), product, -at)
+            found = (_nesting(code[indent:at]), _LATE.get(place[0], 0), -at)
             best = min(best or found, found)
     return -best[2] if best else None
 

@@ -183,7 +183,7 @@ static void loss_cross_entropy_with_gradient(char* arena, const int64_t* offsets
       // loss (cross entropy) gradient, specs/digits_mlp.yaml:24
       const float d_linear3 = loss_seed
           * (bpc_exp(linear3 - loss_part2 - loss_part3)
-              - ((float(loss_column_2)) == (float(target)) ? 1.0f : 0.0f));
+          - ((float(loss_column_2)) == (float(target)) ? 1.0f : 0.0f));
       bpc_store(d_linear3_out, r * 10 + c, d_linear3);
     }
   }
