@@ -151,6 +151,7 @@ def _describe_kernel(kernel: Kernel, rows: int) -> Data:
         "bytes_read": read,
         "bytes_written": written,
         "flops": kernel.flops,
+        "nodes": list(kernel.nodes),
         "reads": operands[:count],
         "writes": operands[count:],
     }

@@ -15,10 +15,12 @@
 //
 // Tensors lie in one arena. launch.json says for each launch how many blocks of how many threads
 // it has, and where in the arena the tensor of each argument begins. Tensors are dense, the last
-// axis is contiguous; `batch` in a shape is the number of rows of the batch at hand. Names:
+// axis is contiguous; `batch` in a shape is the number of rows of the batch at hand, and [] is a
+// single number. Dots in the name of a tensor are underscores in the text. Names:
 //
 //   x_in, x_out  pointers to the tensor x that a kernel reads and writes; x is one element of it
-//   d_x          the gradient of the loss by x
+//   d_x          the gradient of the loss by x; of a parameter it is kept as grad_x
+//   next_x       the value of x after the update
 //   control_x    a number that the host sets before a step: the loss's scale and divisor (rows),
 //                the learning rate before warmup, counts of steps
 //   r, c         the row and the column (the place in the row) of an element
@@ -53,6 +55,7 @@ extern "C" __global__ __launch_bounds__(128) void linear1_relu1(
   const int block = blockIdx.x;
   const bpc_index rows = bpc_index(*rows_in);
 
+  // the left factor and its strides by r and k, the right one and its by k and c; then m, n, k
   bpc_gemm<float>(
       block, x_in, 64, 1, linear1_weight_in, 256, 1, rows, 256, 64,
       [&](bpc_index r, bpc_index c0, int count, const float* finished) {
@@ -101,6 +104,7 @@ extern "C" __global__ __launch_bounds__(128) void linear2_relu2_dropout1(
   const int64_t control_seed = bpc_load(control_seed_in, 0);
   const int64_t control_window = bpc_load(control_window_in, 0);
   const int64_t control_first_row = bpc_load(control_first_row_in, 0);
+  // the left factor and its strides by r and k, the right one and its by k and c; then m, n, k
   bpc_gemm<float>(
       block, relu1_in, 256, 1, linear2_weight_in, 128, 1, rows, 128, 256,
       [&](bpc_index r, bpc_index c0, int count, const float* finished) {
@@ -145,6 +149,7 @@ extern "C" __global__ __launch_bounds__(128) void linear3(
   const int block = blockIdx.x;
   const bpc_index rows = bpc_index(*rows_in);
 
+  // the left factor and its strides by r and k, the right one and its by k and c; then m, n, k
   bpc_gemm<float>(
       block, dropout1_in, 128, 1, linear3_weight_in, 10, 1, rows, 10, 128,
       [&](bpc_index r, bpc_index c0, int count, const float* finished) {
@@ -377,6 +382,7 @@ extern "C" __global__ __launch_bounds__(128) void linear3_weight_gradient(
   const int block = blockIdx.x;
   const bpc_index rows = bpc_index(*rows_in);
 
+  // the left factor and its strides by r and k, the right one and its by k and c; then m, n, k
   bpc_gemm<float>(
       block, dropout1_in, 1, 128, d_linear3_in, 10, 1, 128, 10, rows,
       [&](bpc_index r, bpc_index c0, int count, const float* finished) {
@@ -421,6 +427,7 @@ extern "C" __global__ __launch_bounds__(128) void relu2_dropout1_linear3_input_g
   const int64_t control_seed = bpc_load(control_seed_in, 0);
   const int64_t control_window = bpc_load(control_window_in, 0);
   const int64_t control_first_row = bpc_load(control_first_row_in, 0);
+  // the left factor and its strides by r and k, the right one and its by k and c; then m, n, k
   bpc_gemm<float>(
       block, d_linear3_in, 10, 1, linear3_weight_in, 1, 10, rows, 128, 10,
       [&](bpc_index r, bpc_index c0, int count, const float* finished) {
@@ -507,6 +514,7 @@ extern "C" __global__ __launch_bounds__(128) void linear2_weight_gradient(
   const int block = blockIdx.x;
   const bpc_index rows = bpc_index(*rows_in);
 
+  // the left factor and its strides by r and k, the right one and its by k and c; then m, n, k
   bpc_gemm<float>(
       block, relu1_in, 1, 256, d_linear2_in, 128, 1, 256, 128, rows,
       [&](bpc_index r, bpc_index c0, int count, const float* finished) {
@@ -542,6 +550,7 @@ extern "C" __global__ __launch_bounds__(128) void relu1_linear2_input_gradient(
   const int block = blockIdx.x;
   const bpc_index rows = bpc_index(*rows_in);
 
+  // the left factor and its strides by r and k, the right one and its by k and c; then m, n, k
   bpc_gemm<float>(
       block, d_linear2_in, 128, 1, linear2_weight_in, 1, 128, rows, 256, 128,
       [&](bpc_index r, bpc_index c0, int count, const float* finished) {
@@ -624,6 +633,7 @@ extern "C" __global__ __launch_bounds__(128) void linear1_weight_gradient(
   const int block = blockIdx.x;
   const bpc_index rows = bpc_index(*rows_in);
 
+  // the left factor and its strides by r and k, the right one and its by k and c; then m, n, k
   bpc_gemm<float>(
       block, x_in, 1, 64, d_linear1_in, 256, 1, 64, 256, rows,
       [&](bpc_index r, bpc_index c0, int count, const float* finished) {
@@ -983,6 +993,7 @@ extern "C" __global__ __launch_bounds__(128) void linear2_relu2(
   const int block = blockIdx.x;
   const bpc_index rows = bpc_index(*rows_in);
 
+  // the left factor and its strides by r and k, the right one and its by k and c; then m, n, k
   bpc_gemm<float>(
       block, relu1_in, 256, 1, linear2_weight_in, 128, 1, rows, 128, 256,
       [&](bpc_index r, bpc_index c0, int count, const float* finished) {
