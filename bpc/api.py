@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -276,23 +276,29 @@ class Net:
         target: str = "cpu",
         out: str | os.PathLike[str] | None = None,
         dump: str | os.PathLike[str] | None = None,
+        debug_lines: bool = False,
     ) -> dict[str, Any]:
         """Write the readable source, its headers, plan, manifest and a page about them.
 
         Args:
-            target: what to write source for: cpu.
+            target: what to write source for: cpu, cuda or all.
             out: a folder; without it, `generated/<name>`.
             dump: a folder for the text of every stage of the compiler.
+            debug_lines: put `#line` at each statement, so that compilers, debuggers and the
+                simulator name the spec's line.
 
         Returns:
-            files, kernels, launches_per_step, arena_bytes, profile.
+            files, kernels, launches_per_step, arena_bytes, profile, target.
 
         Raises:
             BudgetError, UsageError, OSError: see each.
         """
         from bpc.report.artifacts import write_artifacts
 
-        return write_artifacts(self.spec, self.entries, self._planned(), target, out, dump)
+        planned = self._planned()
+        return write_artifacts(
+            self.spec, self.entries, planned, target, out, dump, debug_lines
+        )
 
     def plan_memory(self, svg: str | os.PathLike[str] | None = None) -> dict[str, Any]:
         """What a training step keeps in memory: sizes, lifetimes, places, reasons.
@@ -312,21 +318,65 @@ class Net:
         notes = [{"text": n.text, "place": n.span and n.span.to_json()} for n in self._hints()]
         return {**report_memory(planned), "notes": notes}
 
-    def inspect(self, kernel: str | None = None) -> dict[str, Any]:
+    def inspect(
+        self,
+        kernel: str | None = None,
+        target: str = "cpu",
+        arch: str = "sm_90",
+        ptx: bool = False,
+        sass: bool = False,
+    ) -> dict[str, Any]:
         """All kernels with what they move and compute, or one with its formulas and source.
+
+        Args:
+            kernel: a function of the text, or a kernel that it serves.
+            target: cpu or cuda; for cuda also registers, spills, shared memory and the bound of
+                the occupancy.
+            arch: a CUDA architecture.
+            ptx: of one kernel, its PTX with the lines of the source.
+            sass: of one kernel, its machine code with the lines of the source.
 
         Raises:
             BudgetError: no plan fits the budget.
             UsageError: there is no such kernel.
+            ToolError: for cuda, NVRTC or the disassembler is missing.
         """
+        from bpc.report.artifacts import generate_sources
         from bpc.report.inspect import list_kernels, show_kernel
-        from bpc.runtime.cpu.build import write_source
 
-        planned = self._planned()
-        source = write_source(planned.program, self.spec.name)
+        planned, accumulate = self._planned(), self.spec.train.accumulate
+        sources = generate_sources(self.spec, planned.program, target)
+        if sources.cpu is not None:
+            if kernel is not None:
+                return show_kernel(planned, sources.cpu, kernel)
+            return list_kernels(planned, sources.cpu, accumulate)
+        from bpc.report.inspect_cuda import list_cuda, show_cuda
+
+        assert sources.cuda is not None
         if kernel is not None:
-            return show_kernel(planned, source, kernel)
-        return list_kernels(planned, source, self.spec.train.accumulate)
+            return show_cuda(planned, sources.cuda, kernel, arch, ptx, sass)
+        return list_cuda(planned, sources.cuda, accumulate, arch)
+
+    def check_kernels(
+        self, rows: int | None = None, told: Callable[[str], None] = lambda text: None
+    ) -> dict[str, Any]:
+        """Every CUDA kernel compiled, run with all checks in the simulator, and compared.
+
+        Args:
+            rows: of the batch that is checked; without it, 20 or what the spec has.
+            told: progress.
+
+        Returns:
+            ok, rows, kernels, findings, spilling.
+
+        Raises:
+            ToolError: NVRTC or g++ is missing.
+        """
+        from bpc.diagnose.session import CHECKED_ROWS, check_network, to_json
+
+        wanted = rows or CHECKED_ROWS
+        done = check_network(self.spec, self.description, self.data, wanted, told=told)
+        return {"ok": done.ok, **to_json(done)}
 
     def close(self) -> None:
         """Free the device; it is made anew, with initial weights, if it is needed again."""

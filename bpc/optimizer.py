@@ -153,9 +153,12 @@ def _cast(make: UpdateBuilder, name: str, expr: Expr, **operands: Value) -> Valu
     known = make.b.values.get(name)
     here = make.b
     make.b = replace(here, span=make.spec.train.optimizer.span, scope="update", role="control")
-    value = known or make.scalar(name, expr, make.real, **operands)
+    if known is None:
+        # 1 - beta^t cancels: computed in f64, rounded once.
+        exact = make.scalar(f"{name}.exact", expr, "f64", **operands)
+        known = make.scalar(name, Var("x"), make.real, x=exact)
     make.b = here
-    return value
+    return known
 
 
 def _adam(

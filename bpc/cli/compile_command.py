@@ -15,7 +15,7 @@ from bpc.types import count_of
 @spec_options
 @click.option(
     "--target",
-    type=click.Choice(("cpu",)),
+    type=click.Choice(("cpu", "cuda", "all")),
     default="cpu",
     show_default=True,
     help="What to write source for.",
@@ -26,12 +26,16 @@ from bpc.types import count_of
 @click.option(
     "--dump", type=click.Path(), metavar="DIR", help="Also write every stage of the compiler."
 )
+@click.option(
+    "--debug-lines", is_flag=True, help="Let compilers and debuggers name lines of SPEC."
+)
 @output_options
 def compile_command(
     spec: str,
     target: str,
     out: str | None,
     dump: str | None,
+    debug_lines: bool,
     as_json: bool,
     quiet: bool,
     **wishes: Any,
@@ -40,7 +44,7 @@ def compile_command(
     from bpc import api
 
     net = api.compile(spec, **wishes)
-    results = net.write(target=target, out=out, dump=dump)
+    results = net.write(target=target, out=out, dump=dump, debug_lines=debug_lines)
     if as_json:
         emit_json("compile", True, results)
         return

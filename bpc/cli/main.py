@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from bpc import __version__
+from bpc.cli.check_command import check_command
 from bpc.cli.compile_command import compile_command
 from bpc.cli.inspect_command import inspect_command
 from bpc.cli.output import emit_json, tell
@@ -35,6 +36,7 @@ cli.add_command(train_command)
 cli.add_command(compile_command)
 cli.add_command(plan_command)
 cli.add_command(inspect_command)
+cli.add_command(check_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

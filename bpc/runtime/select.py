@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from bpc.entries import Entries
 from bpc.errors import ToolError, UsageError
 from bpc.ir import Graph
+from bpc.runtime.cuda_errors import NO_DRIVER
 from bpc.runtime.device import Array, Device
 from bpc.runtime.reference import run_graph
 from bpc.runtime.reference_device import ReferenceDevice
@@ -46,8 +47,25 @@ def _make_cpu(entries: Entries, wishes: Wishes) -> Device:
     return make_cpu(entries, wishes.threads, wishes.memory_bytes)
 
 
+def _make_sim(entries: Entries, wishes: Wishes) -> Device:
+    from bpc.runtime.sim_device import make_sim
+
+    return make_sim(entries, wishes.memory_bytes)
+
+
+def _make_cuda(entries: Entries, wishes: Wishes) -> Device:
+    from bpc.runtime.cuda_build import make_cuda
+
+    return make_cuda(entries, wishes.memory_bytes)
+
+
 # Fastest first. A maker raises ToolError where the machine lacks what it needs.
-MAKERS: dict[str, Maker] = {"cpu": _make_cpu, "reference": _make_reference}
+MAKERS: dict[str, Maker] = {
+    "cuda": _make_cuda,
+    "cpu": _make_cpu,
+    "reference": _make_reference,
+    "sim": _make_sim,
+}
 
 
 def choose(device: str, entries: Entries, wishes: Wishes = Wishes()) -> Choice:
@@ -66,7 +84,9 @@ def choose(device: str, entries: Entries, wishes: Wishes = Wishes()) -> Choice:
         try:
             made = make(entries, wishes)
         except ToolError as error:
-            missing.append(f"{name}: {error.diagnostics[0].message}")
+            found = error.diagnostics[0]
+            if found.code != NO_DRIVER:  # a machine without a GPU lacks nothing
+                missing.append(f"{name}: {found.message}")
             continue
         return Choice(made, f"on {made.name}, because {'; '.join(missing)}" if missing else "")
     raise AssertionError("the reference always works")

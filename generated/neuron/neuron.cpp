@@ -8,6 +8,7 @@
 #include "bpc_team.h"
 
 // z_linear_a_sigmoid_with_gradient
+//   acc[r, c] = sum over k < 1 of x[r, k] * z_weight[k, c]
 //   z = acc + z_bias
 //   a = sigmoid(z)
 //   loss_seed = control_scale / control_divisor
@@ -17,9 +18,12 @@
 //   reads  x f64[batch], z.weight f64[], z.bias f64[], control.scale f64[], control.divisor f64[],
 //          target f64[batch]
 //   writes a f64[batch], d_z f64[batch]
-//   space [batch, 1]; at 1 rows reads 48 B, writes 16 B, 20 FLOPs
-//   from specs/worked/neuron.yaml:16, specs/worked/neuron.yaml:17, specs/worked/neuron.yaml:19
-static void z_linear_a_sigmoid_with_gradient(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
+//   nodes  z, a, loss.seed, d_loss.terms, d_a, d_z
+//   space [batch, 1]: r a row of the result, r < batch; c a column of it, c < 1
+//   at 1 rows reads 48 B, writes 16 B, 20 FLOPs
+//   from specs/worked/neuron.yaml:16, :17, :19
+static void z_linear_a_sigmoid_with_gradient(char* arena, const int64_t* offsets, int64_t rows,
+    int64_t slice) {
   const double* x_in = (const double*)(arena + offsets[0]);
   const double* z_weight_in = (const double*)(arena + offsets[1]);
   const double* z_bias_in = (const double*)(arena + offsets[2]);
@@ -56,10 +60,12 @@ static void z_linear_a_sigmoid_with_gradient(char* arena, const int64_t* offsets
 
 // loss
 //   loss_terms = 0.5 * (a - target)^2
-//   loss_rows = sum(loss_terms)
+//   loss_rows[r] = sum over c of loss_terms
 //   reads  a f64[batch], target f64[batch]
 //   writes loss.rows f64[]
-//   space [batch, 1]; at 1 rows reads 16 B, writes 8 B, 4 FLOPs
+//   nodes  loss.terms, loss.rows
+//   space [batch, 1]: 1 row r, batch elements c along each
+//   at 1 rows reads 16 B, writes 8 B, 4 FLOPs
 //   from specs/worked/neuron.yaml:19
 static void loss(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
   const double* a_in = (const double*)(arena + offsets[0]);
@@ -68,7 +74,8 @@ static void loss(char* arena, const int64_t* offsets, int64_t rows, int64_t slic
 
   const long last = 1 * (slice + 1) / offsets[3];
   for (long r = 1 * slice / offsets[3]; r < last; ++r) {
-    const double loss_rows = (bpc_row_sum<double>(rows, [&](long c) {  // sum over the row, specs/worked/neuron.yaml:19
+    // sum over the row, specs/worked/neuron.yaml:19
+    const double loss_rows = (bpc_row_sum<double>(rows, [&](long c) {
       const double a = bpc_load(a_in, c);
       const double target = bpc_load(target_in, c);
       const double loss_terms = 0.5 * bpc_square(a - target);  // loss, specs/worked/neuron.yaml:19
@@ -81,7 +88,9 @@ static void loss(char* arena, const int64_t* offsets, int64_t rows, int64_t slic
 // loss_weight
 //   loss_weight = loss_weight_extent
 //   writes loss.weight f64[]
-//   space []; at 1 rows reads 0 B, writes 8 B, 0 FLOPs
+//   nodes  loss.weight
+//   space []
+//   at 1 rows reads 0 B, writes 8 B, 0 FLOPs
 //   from specs/worked/neuron.yaml:19
 static void loss_weight(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
   double* loss_weight_out = (double*)(arena + offsets[0]);
@@ -92,10 +101,12 @@ static void loss_weight(char* arena, const int64_t* offsets, int64_t rows, int64
 }
 
 // z_bias_gradient
-//   d_z_bias_cols = sum(d_z)
+//   d_z_bias_cols[c] = sum over r of d_z[r, c]
 //   reads  d_z f64[batch]
 //   writes d_z.bias.cols f64[]
-//   space [batch, 1]; at 1 rows reads 8 B, writes 8 B, 1 FLOPs
+//   nodes  d_z.bias.cols
+//   space [batch, 1]: r summed, r < batch; c a column kept, c < 1
+//   at 1 rows reads 8 B, writes 8 B, 1 FLOPs
 //   from specs/worked/neuron.yaml:16
 static void z_bias_gradient(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
   const double* d_z_in = (const double*)(arena + offsets[0]);
@@ -129,10 +140,13 @@ static void z_bias_gradient(char* arena, const int64_t* offsets, int64_t rows, i
 }
 
 // z_linear_weight_gradient
+//   acc[r, c] = sum over k < batch of x[k, r] * d_z[k, c]
 //   d_z_weight = acc
 //   reads  x f64[batch], d_z f64[batch]
 //   writes d_z.weight f64[]
-//   space [1, 1]; at 1 rows reads 16 B, writes 8 B, 2 FLOPs
+//   nodes  d_z.weight
+//   space [1, 1]: r a row of the result, r < 1; c a column of it, c < 1
+//   at 1 rows reads 16 B, writes 8 B, 2 FLOPs
 //   from specs/worked/neuron.yaml:16
 static void z_linear_weight_gradient(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
   const double* x_in = (const double*)(arena + offsets[0]);
@@ -155,34 +169,38 @@ static void z_linear_weight_gradient(char* arena, const int64_t* offsets, int64_
 }
 
 // norm_z
-//   square_z_weight = grad_z_weight^2
-//   squares_z_weight_chunks = sum(square_z_weight)
-//   reads  grad.z.weight f64[]
-//   writes squares.z.weight.chunks f64[]
-//   space [1, 1]; at 1 rows reads 8 B, writes 8 B, 2 FLOPs
+//   square_z_parameter = grad_z_parameter^2
+//   squares_z_parameter_chunks = sum over 4096 elements each of square_z_parameter
+//   reads  grad_z_parameter = grad.z.weight f64[]
+//   writes squares_z_parameter_chunks = squares.z.weight.chunks f64[]
+//   nodes  square.z.weight, squares.z.weight.chunks
+//   space [1, 1], every element c
+//   at 1 rows reads 8 B, writes 8 B, 2 FLOPs
 //   from specs/worked/neuron.yaml:16
-//   serves norm_z_weight, norm_z_bias
+//   serves norm_z_weight [1, 1] (:16), norm_z_bias [1] (:16)
 static void norm_z(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
-  const double* grad_z_weight_in = (const double*)(arena + offsets[0]);
-  double* squares_z_weight_chunks_out = (double*)(arena + offsets[1]);
+  const double* grad_z_parameter_in = (const double*)(arena + offsets[0]);
+  double* squares_z_parameter_chunks_out = (double*)(arena + offsets[1]);
 
-  const double grad_z_weight = bpc_load(grad_z_weight_in, 0);
-  const double square_z_weight = grad_z_weight * grad_z_weight;  // norm of z.weight, specs/worked/neuron.yaml:16
+  const double grad_z_parameter = bpc_load(grad_z_parameter_in, 0);
+  // norm of z.weight and 1 more, specs/worked/neuron.yaml:16
+  const double square_z_parameter = grad_z_parameter * grad_z_parameter;
   const long first = slice * bpc_row_slice;
   const long all = offsets[3];
   const long count = all - first < bpc_row_slice ? all - first : bpc_row_slice;
-  const double sum = bpc_row_sum<double>(count, [&](long q) {  // sum over the row, specs/worked/neuron.yaml:16
+  // sum over the chunk, specs/worked/neuron.yaml:16
+  const double sum = bpc_row_sum<double>(count, [&](long q) {
     const long c = first + q;
-    return double(square_z_weight);
+    return double(square_z_parameter);
   });
-  bpc_store(squares_z_weight_chunks_out, slice, sum);
+  bpc_store(squares_z_parameter_chunks_out, slice, sum);
 }
 
 // update_control
-//   squares_z_weight = sum(squares_z_weight_chunks)
+//   squares_z_weight = sum of the 1 values of squares_z_weight_chunks
 //   unscale = control_divisor / (control_weight * control_scale) if control_weight > 0 else 0
 //   norm2_z_weight = sqrt(squares_z_weight) * unscale
-//   squares_z_bias = sum(squares_z_bias_chunks)
+//   squares_z_bias = sum of the 1 values of squares_z_bias_chunks
 //   norm2_z_bias = sqrt(squares_z_bias) * unscale
 //   squares = squares_z_weight + squares_z_bias
 //   norm = sqrt(squares) * unscale
@@ -191,7 +209,8 @@ static void norm_z(char* arena, const int64_t* offsets, int64_t rows, int64_t sl
 //   lr = control_base_lr * min(1, update_number / max(control_warmup, 1))
 //   updates = control_updates if found else update_number
 //   window = control_window + 1
-//   lr_rate = lr
+//   lr_rate_exact = lr
+//   lr_rate = lr_rate_exact
 //   factor = unscale
 //   next_z_weight = z_weight if found else z_weight - lr_rate * (grad_z_weight * factor)
 //   next_z_bias = z_bias if found else z_bias - lr_rate * (grad_z_bias * factor)
@@ -201,8 +220,12 @@ static void norm_z(char* arena, const int64_t* offsets, int64_t rows, int64_t sl
 //          z.weight f64[], grad.z.weight f64[], z.bias f64[], grad.z.bias f64[]
 //   writes norm2.z.weight f64[], norm2.z.bias f64[], norm f64[], found i64[], lr f64[],
 //          updates i64[], window i64[], next.z.weight f64[], next.z.bias f64[]
-//   space []; at 1 rows reads 112 B, writes 72 B, 41 FLOPs
-//   from specs/worked/neuron.yaml:16, specs/worked/neuron.yaml:24
+//   nodes  squares.z.weight, unscale, norm2.z.weight, squares.z.bias, norm2.z.bias, squares, norm,
+//          found, update.number, lr, updates, window, lr.rate.exact, lr.rate, factor, next.z.weight,
+//          next.z.bias
+//   space []
+//   at 1 rows reads 112 B, writes 72 B, 41 FLOPs
+//   from specs/worked/neuron.yaml:16, :24
 static void update_control(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
   const double* squares_z_weight_chunks_in = (const double*)(arena + offsets[0]);
   const double* control_divisor_in = (const double*)(arena + offsets[1]);
@@ -241,21 +264,31 @@ static void update_control(char* arena, const int64_t* offsets, int64_t rows, in
   const double z_bias = bpc_load(z_bias_in, 0);
   const double grad_z_bias = bpc_load(grad_z_bias_in, 0);
   const double squares_z_weight = bpc_serial_sum<double>(squares_z_weight_chunks_in, 1);
-  const double unscale = (control_weight > 0.0 ? control_divisor / (control_weight * control_scale) : 0.0);  // control, specs/worked/neuron.yaml:24
-  const double norm2_z_weight = bpc_sqrt(squares_z_weight) * unscale;  // norm of z.weight, specs/worked/neuron.yaml:16
+  // control, specs/worked/neuron.yaml:24
+  const double unscale = (control_weight > 0.0 ? control_divisor / (control_weight * control_scale) : 0.0);
+  // norm of z.weight, specs/worked/neuron.yaml:16
+  const double norm2_z_weight = bpc_sqrt(squares_z_weight) * unscale;
   const double squares_z_bias = bpc_serial_sum<double>(squares_z_bias_chunks_in, 1);
-  const double norm2_z_bias = bpc_sqrt(squares_z_bias) * unscale;  // norm of z.bias, specs/worked/neuron.yaml:16
+  // norm of z.bias, specs/worked/neuron.yaml:16
+  const double norm2_z_bias = bpc_sqrt(squares_z_bias) * unscale;
   const double squares = squares_z_weight + squares_z_bias;  // control, specs/worked/neuron.yaml:24
   const double norm = bpc_sqrt(squares) * unscale;  // control, specs/worked/neuron.yaml:24
-  const int64_t found = int64_t((bpc_isfinite(squares) && bpc_isfinite(control_loss) ? 0.0 : 1.0));  // control, specs/worked/neuron.yaml:24
-  const int64_t update_number = int64_t((double(control_updates)) + 1.0);  // control, specs/worked/neuron.yaml:24
-  const double lr = control_base_lr * bpc_min(1.0, (double(update_number)) / bpc_max(control_warmup, 1.0));  // control, specs/worked/neuron.yaml:24
-  const int64_t updates = int64_t(((double(found)) ? (double(control_updates)) : (double(update_number))));  // control, specs/worked/neuron.yaml:24
+  // control, specs/worked/neuron.yaml:24
+  const int64_t found = int64_t((bpc_isfinite(squares) && bpc_isfinite(control_loss) ? 0.0 : 1.0));
+  // control, specs/worked/neuron.yaml:24
+  const int64_t update_number = int64_t((double(control_updates)) + 1.0);
+  // control, specs/worked/neuron.yaml:24
+  const double lr = control_base_lr * bpc_min(1.0, (double(update_number)) / bpc_max(control_warmup, 1.0));
+  // control, specs/worked/neuron.yaml:24
+  const int64_t updates = int64_t(((double(found)) ? (double(control_updates)) : (double(update_number))));
   const int64_t window = int64_t((double(control_window)) + 1.0);  // control, specs/worked/neuron.yaml:24
-  const double lr_rate = lr;  // control, specs/worked/neuron.yaml:24
+  const double lr_rate_exact = lr;  // control, specs/worked/neuron.yaml:24
+  const double lr_rate = lr_rate_exact;  // control, specs/worked/neuron.yaml:24
   const double factor = unscale;  // control, specs/worked/neuron.yaml:24
-  const double next_z_weight = ((double(found)) ? z_weight : z_weight - lr_rate * (grad_z_weight * factor));  // sgd of z.weight, specs/worked/neuron.yaml:16
-  const double next_z_bias = ((double(found)) ? z_bias : z_bias - lr_rate * (grad_z_bias * factor));  // sgd of z.bias, specs/worked/neuron.yaml:16
+  // sgd of z.weight, specs/worked/neuron.yaml:16
+  const double next_z_weight = ((double(found)) ? z_weight : z_weight - lr_rate * (grad_z_weight * factor));
+  // sgd of z.bias, specs/worked/neuron.yaml:16
+  const double next_z_bias = ((double(found)) ? z_bias : z_bias - lr_rate * (grad_z_bias * factor));
   bpc_store(norm2_z_weight_out, 0, norm2_z_weight);
   bpc_store(norm2_z_bias_out, 0, norm2_z_bias);
   bpc_store(norm_out, 0, norm);
@@ -268,12 +301,15 @@ static void update_control(char* arena, const int64_t* offsets, int64_t rows, in
 }
 
 // z_linear_a_sigmoid
+//   acc[r, c] = sum over k < 1 of x[r, k] * z_weight[k, c]
 //   z = acc + z_bias
 //   a = sigmoid(z)
 //   reads  x f64[batch], z.weight f64[], z.bias f64[]
 //   writes a f64[batch]
-//   space [batch, 1]; at 1 rows reads 24 B, writes 8 B, 14 FLOPs
-//   from specs/worked/neuron.yaml:16, specs/worked/neuron.yaml:17
+//   nodes  z, a
+//   space [batch, 1]: r a row of the result, r < batch; c a column of it, c < 1
+//   at 1 rows reads 24 B, writes 8 B, 14 FLOPs
+//   from specs/worked/neuron.yaml:16, :17
 static void z_linear_a_sigmoid(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
   const double* x_in = (const double*)(arena + offsets[0]);
   const double* z_weight_in = (const double*)(arena + offsets[1]);

@@ -1,0 +1,1 @@
+"""Checks of generated code, and of what training does."""

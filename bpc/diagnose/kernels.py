@@ -1,0 +1,334 @@
+"""Every CUDA kernel of a network: compiled for real devices, run, raced, and compared.
+
+The network's step runs launch by launch in the simulator with every check on, each tensor in a
+guarded buffer of its own that holds what lay in memory at that moment; the results of the first
+way of running are what the next launch finds. No text runs unchecked: one that is at fault could
+take the process with it. A launch is sound if nothing is reported, exactly the bytes of its results were
+written, its results are the same in every mode and order of threads, and they are within the
+stated bound of a float64 evaluation of its nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpc.codegen.cuda import CudaLaunch, CudaSource
+from bpc.diagnose.oracle import Oracle, compare, decode, widen_all
+from bpc.errors import Span
+from bpc.ir import Value
+from bpc.kernel import Kernel
+from bpc.passes.layout import plain_layout
+from bpc.plan.program import Entry, Program
+from bpc.runtime.host_arena import HostArena
+from bpc.runtime.sim.buffers import GuardedBuffer
+from bpc.runtime.sim.launch import LaunchOptions
+from bpc.runtime.sim.module import SimModule, load_cuda
+from bpc.runtime.sim_device import self_contained
+from bpc.types import shape_at
+
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One way of running a launch with checks."""
+
+    mode: str  # "source" | "ptx"
+    options: LaunchOptions
+
+    def __str__(self) -> str:
+        extra = f" seed {self.options.seed}" if self.options.order == "random" else ""
+        moved = " adversarial" if self.options.adversarial else ""
+        return f"{self.mode} {self.options.order}{extra}{moved}"
+
+
+RUNS = (
+    Run("source", LaunchOptions(order="in-order")),
+    Run("source", LaunchOptions(order="reverse", adversarial=1.0)),
+    Run("ptx", LaunchOptions(order="random", seed=7)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something wrong with a launch, with the kernel, its nodes and the lines that caused it."""
+
+    entry: str
+    function: str
+    run: str
+    text: str
+    nodes: tuple[str, ...]
+    places: tuple[Span, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """The finding as plain data."""
+        return {
+            "entry": self.entry,
+            "function": self.function,
+            "run": self.run,
+            "text": self.text,
+            "nodes": list(self.nodes),
+            "places": [place.to_json() for place in self.places],
+        }
+
+
+@dataclass(slots=True)
+class KernelCheck:
+    """What was seen of one function: launches checked, worst error as a share of its bound."""
+
+    function: str
+    places: tuple[Span, ...]
+    launches: int = 0
+    error: float = 0.0
+    bound: float = 0.0
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+    def note(self, error: float, bound: float) -> None:
+        """Keep the error that is the largest share of its bound."""
+        if error * (self.bound or 1.0) >= self.error * (bound or 1.0) or not self.launches:
+            self.error, self.bound = error, bound
+
+
+def check_kernels(
+    program: Program,
+    source: CudaSource,
+    prepare: Callable[[HostArena, str, int], None],
+    rows: Sequence[int],
+    runs: Sequence[Run] = RUNS,
+    told: Callable[[str], None] = lambda text: None,
+) -> tuple[KernelCheck, ...]:
+    """Check every launch of every entry point.
+
+    Args:
+        program: what is planned.
+        source: its CUDA text and launches.
+        prepare: fills inputs, states and control values of a device for an entry and a number
+            of rows.
+        rows: how many rows to run with; short batches show what guards are worth.
+        runs: the ways of running each launch.
+        told: progress.
+    """
+    text = self_contained(source, "network.cu")
+    modules = {run.mode: _load(text, run.mode) for run in runs}
+    device = HostArena(program)
+    checks: dict[str, KernelCheck] = {}
+    for count in rows:
+        for name in source.launches:
+            told(f"{name}, {count} rows")
+            prepare(device, name, count)
+            for launch in source.launches[name]:
+                item = _take(device, program.entries[name], launch, count)
+                for home, raw in _check_launch(item, modules, runs, checks).items():
+                    _bytes(device, item.entry, home)[...] = raw
+    return tuple(checks.values())
+
+
+def _load(text: str, mode: str) -> SimModule:
+    assert mode in ("source", "ptx")
+    return load_cuda(text, "source" if mode == "source" else "ptx", checked=True, name="network.cu")
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """A launch with the bytes of its storages before it runs."""
+
+    entry: Entry
+    launch: CudaLaunch
+    rows: int
+    before: Mapping[str, Bytes]
+    values: Mapping[str, Value]
+
+    def kernels(self) -> list[Kernel]:
+        """The launch's kernels in order."""
+        return [self.entry.kernels[at] for at in (*self.launch.kernels, *self.launch.tails)]
+
+
+def _take(device: HostArena, entry: Entry, launch: CudaLaunch, rows: int) -> _Item:
+    """A launch with a copy of what lies in memory."""
+    before = {home: _bytes(device, entry, home).copy() for home in _homes(entry, launch)}
+    return _Item(entry, launch, rows, before, entry.graph.values())
+
+
+def _homes(entry: Entry, launch: CudaLaunch) -> list[str]:
+    """The storages of a launch."""
+    kernels = [entry.kernels[at] for at in (*launch.kernels, *launch.tails)]
+    operands = [item for kernel in kernels for item in (*kernel.reads, *kernel.writes)]
+    return list(dict.fromkeys(entry.storage[item.value] for item in operands))
+
+
+def _bytes(device: HostArena, entry: Entry, home: str) -> Bytes:
+    start = entry.offsets[home]
+    return device.arena[start : start + entry.sizes[home]]
+
+
+def _check_launch(
+    item: _Item,
+    modules: Mapping[str, SimModule],
+    runs: Sequence[Run],
+    checks: dict[str, KernelCheck],
+) -> dict[str, Bytes]:
+    """Run a launch in every way; what it leaves in each storage that it writes."""
+    kernels = item.kernels()
+    places = tuple(dict.fromkeys(span for kernel in kernels for span in kernel.spans))
+    check = checks.setdefault(item.launch.function, KernelCheck(item.launch.function, places))
+    first: dict[str, Bytes] = {}
+    for run in runs:
+        results: dict[str, Bytes] = {}
+        for text in _run_checked(item, modules[run.mode], run, results):
+            check.findings.append(_finding(item, str(run), text))
+        for text in _compare_runs(item, first or results, results):
+            check.findings.append(_finding(item, str(run), text))
+        first = first or results
+    for error, limit, text in _against_oracle(item, first):
+        check.note(error, limit)
+        if error > limit:
+            check.findings.append(_finding(item, "float64 reference", text))
+    check.launches += 1
+    return first
+
+
+def _finding(item: _Item, run: str, text: str) -> Finding:
+    kernels = item.kernels()
+    nodes = tuple(name for kernel in kernels for name in kernel.nodes)
+    places = tuple(dict.fromkeys(span for kernel in kernels for span in kernel.spans))
+    return Finding(item.entry.name, item.launch.function, run, text, nodes, places)
+
+
+def _against_oracle(
+    item: _Item, results: Mapping[str, Bytes]
+) -> Iterator[tuple[float, float, str]]:
+    """(error, bound, text) of every result that the launch leaves behind."""
+    entry, rows, kernels = item.entry, item.rows, item.kernels()
+    made = {operand.value for kernel in kernels for operand in kernel.writes}
+    given = {
+        o.value: decode(item.values[o.value], item.before[entry.storage[o.value]], rows)
+        for kernel in kernels
+        for o in kernel.reads
+        if o.value not in made
+    }
+    oracle = Oracle(entry.graph, rows, widen_all(given, item.values))
+    last = {entry.storage[o.value]: o.value for kernel in kernels for o in kernel.writes}
+    for kernel in kernels:
+        for operand in kernel.writes:
+            home = entry.storage[operand.value]
+            if last[home] != operand.value:
+                continue  # a later kernel of the launch wrote over it
+            value = item.values[operand.value]
+            got = decode(value, results[home], rows)
+            error, limit = compare(value.name, got, oracle, kernel, value.dtype)
+            text = f"{value.name} is off by {error:.2e} of its largest element, bound {limit:.2e}"
+            yield error, limit, text
+            oracle.known.update(widen_all({value.name: got}, item.values))
+
+
+def _run_checked(
+    item: _Item, module: SimModule, run: Run, results: dict[str, Bytes]
+) -> Iterator[str]:
+    """What goes wrong when the launch runs in guarded buffers; fills `results` by storage."""
+    entry, launch = item.entry, item.launch
+    made = {entry.storage[name] for name in _written_values(item)}
+    fresh = made - _read_first(item)
+    buffers = {home: _buffer(item, home, home in fresh, home not in made) for home in item.before}
+    extras = _Extras(item, buffers)
+    arguments = [extras.argument(argument.kind, argument.value) for argument in launch.arguments]
+    reports = module.launch(launch.function, launch.grid, launch.threads, 0, arguments, run.options)
+    yield from (str(report) for report in reports)
+    yield from _check_written(item, buffers, fresh)
+    results.update((home, buffers[home].array.copy()) for home in made)
+    extras.free()
+    for buffer in buffers.values():
+        buffer.free()
+
+
+def _written_values(item: _Item) -> list[str]:
+    return [o.value for kernel in item.kernels() for o in kernel.writes]
+
+
+def _read_first(item: _Item) -> set[str]:
+    """Storages that hold something when the launch begins."""
+    written: set[str] = set()
+    found: set[str] = set()
+    for kernel in item.kernels():
+        found.update(
+            item.entry.storage[o.value] for o in kernel.reads if o.value not in written
+        )
+        written.update(o.value for o in kernel.writes)
+    return found
+
+
+def _buffer(item: _Item, home: str, fresh: bool, read_only: bool) -> GuardedBuffer:
+    raw = item.before[home]
+    if fresh:
+        return GuardedBuffer(len(raw), np.uint8, home)
+    return GuardedBuffer.of(raw, home, read_only)
+
+
+class _Extras:
+    """The arguments of a launch that are no tensors: rows, ticket, table."""
+
+    def __init__(self, item: _Item, buffers: Mapping[str, GuardedBuffer]):
+        self.item, self.buffers = item, buffers
+        self.rows = GuardedBuffer.of(np.asarray([item.rows], np.int64), "rows", True)
+        self.ticket = GuardedBuffer.of(np.zeros(1, np.uint32), "ticket")
+        cells = [
+            [*(self._address(name) for name in names), *numbers]
+            for names, numbers in item.launch.table
+        ]
+        flat = np.asarray(cells or [[0]], np.int64).reshape(-1)
+        self.table = GuardedBuffer.of(flat, "table", True)
+
+    def _address(self, value: str) -> int:
+        return self.buffers[self.item.entry.storage[value]].pointer
+
+    def argument(self, kind: str, value: str) -> GuardedBuffer | np.int32:
+        """What the launch gets for an argument of this kind."""
+        if kind == "tensor":
+            return self.buffers[self.item.entry.storage[value]]
+        if kind == "parts":
+            return np.int32(len(self.item.launch.table))
+        return {"rows": self.rows, "ticket": self.ticket, "table": self.table}[kind]
+
+    def free(self) -> None:
+        """Give the memory back."""
+        for buffer in (self.rows, self.ticket, self.table):
+            buffer.free()
+
+
+def _check_written(
+    item: _Item, buffers: Mapping[str, GuardedBuffer], fresh: set[str]
+) -> Iterator[str]:
+    """Every byte of a result is written, and none beyond the rows at hand."""
+    for name in _written_values(item):
+        value, home = item.values[name], item.entry.storage[name]
+        if home not in fresh:
+            continue
+        size = plain_layout(value).nbytes(value.dtype, item.rows)
+        written = buffers[home].written()
+        missing = int(np.count_nonzero(~written[:size]))
+        if missing:
+            first = int(np.flatnonzero(~written[:size])[0])
+            yield f"{missing} of {size} bytes of {name} were not written, first byte {first}"
+        beyond = int(np.count_nonzero(written[size:]))
+        if beyond and shape_at(value.shape, 1) != shape_at(value.shape, 2):
+            yield f"{beyond} bytes of {name} beyond row {item.rows} were written"
+
+
+def _compare_runs(
+    item: _Item, first: Mapping[str, Bytes], results: Mapping[str, Bytes]
+) -> Iterator[str]:
+    """Results are the same bytes whatever the mode and the order of threads."""
+    for name in _written_values(item):
+        value, home = item.values[name], item.entry.storage[name]
+        size = plain_layout(value).nbytes(value.dtype, item.rows)
+        if not np.array_equal(results[home][:size], first[home][:size]):
+            at = int(np.flatnonzero(results[home][:size] != first[home][:size])[0])
+            yield f"{name} differs from the first run at byte {at} of {size}"

@@ -1,0 +1,130 @@
+"""`bpc check --kernels`: a network's CUDA text compiled, run with checks, and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bpc.codegen.cuda import generate
+from bpc.data.describe import Description
+from bpc.data.read import Dataset
+from bpc.diagnose.kernels import RUNS, KernelCheck, Run, check_kernels
+from bpc.diagnose.resources import Resources, measure_resources
+from bpc.entries import Entries, build_entries
+from bpc.runtime.cpu.build import plan
+from bpc.runtime.host_arena import HostArena
+from bpc.runtime.sim_device import self_contained
+from bpc.spec.model import Spec
+from bpc.train.control import initial_control
+from bpc.train.initial import initial_values
+
+CHECKED_ROWS = 20
+"""Rows of the batch that kernels are checked with: two tiles of no size, with a tail."""
+
+SHORT_BY = 3
+"""Rows that the second, shorter batch lacks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What a check found, and what every kernel takes on every architecture."""
+
+    kernels: tuple[KernelCheck, ...]
+    resources: tuple[Resources, ...]
+    rows: tuple[int, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found and nothing spills."""
+        return all(kernel.ok for kernel in self.kernels) and not self.spilling
+
+    @property
+    def spilling(self) -> tuple[Resources, ...]:
+        """Kernels that keep registers in local memory."""
+        return tuple(item for item in self.resources if item.spill_bytes)
+
+
+def check_network(
+    spec: Spec,
+    description: Description,
+    data: Dataset,
+    batch: int = CHECKED_ROWS,
+    runs: Sequence[Run] = RUNS,
+    told: Callable[[str], None] = lambda text: None,
+) -> Checked:
+    """Check every CUDA kernel of a network on the first rows of its data.
+
+    Args:
+        spec: the network; its batch is cut to `batch` rows, which changes no kernel but its size.
+        description: of the data.
+        data: examples to run on.
+        batch: planned rows; a full batch and one of three rows less are run.
+        runs: modes and orders.
+        told: progress.
+
+    Raises:
+        ToolError: NVRTC or g++ is missing.
+    """
+    rows = max(1, min(batch, spec.data.batch, len(data.train["target"])))
+    small = replace(spec, data=replace(spec.data, batch=rows))
+    entries = build_entries(small, description)
+    program = plan(entries).program
+    source = generate(spec.name, program)
+    told("compiling for " + ", ".join(("sm_75", "sm_90", "sm_100")))
+    resources = measure_resources(self_contained(source, "network.cu"))
+    counts = tuple(sorted({rows, max(1, rows - SHORT_BY)}))
+    prepare = _Preparer(small, entries, data)
+    kernels = check_kernels(program, source, prepare, counts, runs, told)
+    return Checked(kernels, resources, counts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Preparer:
+    """Brings a device to the state in which a step begins."""
+
+    spec: Spec
+    entries: Entries
+    data: Dataset
+
+    def __call__(self, device: HostArena, entry: str, rows: int) -> None:
+        if entry == "micro_step":
+            states = [*self.entries.states_of("parameter"), *self.entries.states_of("master")]
+            for name, value in initial_values(states, self.spec.seed).items():
+                device.write_state(name, value)
+            for name, number in initial_control(self.spec, 1).items():
+                device.write_scalar(name, number)
+            device.write_scalar("control.divisor", float(max(rows, 1)))
+        for name, array in self.data.train.items():
+            if name in device.program.persistent:
+                device.write_input(name, array[:rows])
+
+
+def to_json(checked: Checked) -> dict[str, Any]:
+    """The result as plain data."""
+    return {
+        "rows": list(checked.rows),
+        "kernels": [_kernel_json(kernel, checked.resources) for kernel in checked.kernels],
+        "findings": [item.to_json() for kernel in checked.kernels for item in kernel.findings],
+        "spilling": [f"{item.function} on {item.arch}" for item in checked.spilling],
+    }
+
+
+def _kernel_json(kernel: KernelCheck, resources: Sequence[Resources]) -> Mapping[str, Any]:
+    taken = {item.arch: item for item in resources if item.function == kernel.function}
+    return {
+        "name": kernel.function,
+        "ok": kernel.ok,
+        "launches": kernel.launches,
+        "max_error": kernel.error,
+        "bound": kernel.bound,
+        "places": [place.to_json() for place in kernel.places],
+        "resources": {
+            arch: {
+                "registers": item.registers,
+                "spill_bytes": item.spill_bytes,
+                "shared_bytes": item.shared_bytes,
+            }
+            for arch, item in taken.items()
+        },
+    }
