@@ -90,8 +90,7 @@ def _target(raw: RawReport, launch: BoundLaunch) -> Target:
 
 def _shared_target(offset: int, launch: BoundLaunch) -> Target:
     """The array at or before this offset."""
-    before = [item for item in launch.module.shared if item[0].value <= offset]
+    before = [item for item in launch.module.shared if item.offset <= offset]
     if not before:
         return Target("shared", "", offset)
-    symbol, array = before[-1]
-    return Target("shared", array.name, offset - symbol.value)
+    return Target("shared", before[-1].array.name, offset - before[-1].offset)
