@@ -96,9 +96,9 @@ def displace_shared(text: str, bare: str) -> str:
     for match in reversed(list(_SMALL_ARRAY.finditer(bare))):
         element, name, extents = " ".join(match[1].split()), match[2], match[3]
         in_function = bare.count("{", 0, match.start()) > bare.count("}", 0, match.start())
-        if not in_function or _ELEMENT_BYTES.get(element, 16) >= 16:
+        if not in_function or element not in _ELEMENT_BYTES:
             continue
-        held = f"{DISPLACED}{name}"
+        held = f"{DISPLACED}{_ELEMENT_BYTES[element]}_{name}"
         moved = f"__shared__ sim_displaced<{element}{extents}> {held}; auto& {name} = {held}.value;"
         breaks = "\n" * match[0].count("\n")
         text = text[: match.start()] + moved + breaks + text[match.end() :]

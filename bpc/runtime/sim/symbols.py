@@ -15,6 +15,7 @@ from bpc.runtime.sim.source import DISPLACED, DYNAMIC_SHARED, KernelText, Shared
 
 TRANSLATED = "translated"  # the file that line numbers of translated kernels refer to
 _NOT_KERNEL_TEXT = ("sim_", "ptx_")  # the simulator's own headers
+_DISPLACED = re.compile(rf"^{DISPLACED}(\d+)_(\w+)$")
 _NESTED = re.compile(r"^_ZZ.*?E(\d+)(\w+?)(?:_\d+)?$")
 
 
@@ -57,7 +58,7 @@ def _read_chain(lines: list[str]) -> tuple[Place, ...]:
     found = []
     for line in lines:
         file, _, number = line.partition(" (")[0].rpartition(":")
-        if number.isdigit() and not Path(file).name.startswith(_NOT_KERNEL_TEXT):
+        if number.isdigit() and file != "??" and not Path(file).name.startswith(_NOT_KERNEL_TEXT):
             found.append(Place(os.path.normpath(file), int(number)))
     return tuple(found)
 
@@ -86,14 +87,15 @@ def place_shared(library: Library, kernels: KernelText) -> tuple[PlacedArray, ..
 
 
 def _place(symbol: Symbol, kernels: KernelText) -> PlacedArray:
-    plain = plain_name(symbol.name)
-    is_displaced = plain.startswith(DISPLACED)
-    name = plain.removeprefix(DISPLACED)
+    name = plain_name(symbol.name)
+    displaced = _DISPLACED.match(name)
+    if displaced:  # the element's size is the array's gap and its alignment
+        gap, name = int(displaced[1]), displaced[2]
+        array = SharedArray(symbol.name, name, gap)
+        return PlacedArray(symbol.value + gap, symbol.nbytes - gap, array, False)
     declared = {array.symbol: array for array in kernels.shared}
     array = declared.get(symbol.name) or declared.get(name) or SharedArray(symbol.name, name, 16)
-    gap = array.alignment if is_displaced else 0
-    nbytes = array.nbytes or symbol.nbytes - gap
-    return PlacedArray(symbol.value + gap, nbytes, array, False)
+    return PlacedArray(symbol.value, array.nbytes or symbol.nbytes, array, False)
 
 
 def plain_name(symbol: str) -> str:

@@ -69,6 +69,7 @@ template <class T, int N> SIM_INLINE ptx_vector<T, N> ptx_load_unchecked(uint64_
 }
 template <class T, int N> SIM_INLINE ptx_vector<T, N> ptx_load(uint64_t address, int kind) {
   PTX_CHECK(address, sizeof(T) * N, kind);
+  if (kind == SIM_VOLATILE_READ) asm volatile("" : : : "memory");
   return ptx_load_unchecked<T, N>(address);
 }
 template <class T, int N>
@@ -79,6 +80,7 @@ template <class T, int N>
 SIM_INLINE void ptx_store(uint64_t address, ptx_vector<T, N> value, int kind) {
   PTX_CHECK(address, sizeof(T) * N, kind);
   ptx_store_unchecked(address, value);
+  if (kind == SIM_VOLATILE_WRITE) asm volatile("" : : : "memory");
 }
 
 // ---- integers --------------------------------------------------------------------------------

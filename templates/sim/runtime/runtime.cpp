@@ -41,6 +41,7 @@ void prepare_block(u64 index) {
   S.block = S.first_block + u32(index);
   S.clock = 1;
   S.block_base = 0;
+  S.fences = 0;
   S.alive = S.thread_count;
   S.waiting_at_barrier = 0;
   S.current_warp = 0;
