@@ -76,7 +76,13 @@ extern "C" __global__ void same_barrier_in_a_uniform_branch(float* out, int n) {
 }
 __device__ __forceinline__ void meet() { __syncthreads(); }
 extern "C" __global__ void two_callers_of_one_barrier(float* out) {
-  if (threadIdx.x < 32) { meet(); out[threadIdx.x] = 1; } else { meet(); out[threadIdx.x] = 2; }
+  if (threadIdx.x < 32) {
+    meet();
+    out[threadIdx.x] = 1;
+  } else {
+    meet();
+    out[threadIdx.x] = 2;
+  }
 }
 extern "C" __global__ void volatile_flag(volatile float* part, unsigned* ticket, float* out) {
   __shared__ bool last;
