@@ -1,4 +1,4 @@
-"""Right kernels with their NumPy references, run under any options; what tests and defects share."""
+"""Right kernels with their NumPy references, run in any mode and under any options."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ class Session:
     def given(self, values: Array, name: str) -> GuardedBuffer:
         return GuardedBuffer.of(values, name, read_only=True)
 
-    def result(self, shape: Sequence[int] | int, name: str, dtype: Any = np.float32) -> GuardedBuffer:
+    def result(
+        self, shape: Sequence[int] | int, name: str, dtype: Any = np.float32
+    ) -> GuardedBuffer:
         made = GuardedBuffer(shape, dtype, name)
         self.outputs.append(made)
         return made
@@ -155,8 +157,9 @@ def update(s: Session) -> None:
 def histogram(s: Session) -> None:
     n, bins = 3000, 100
     values = s.random.integers(0, bins, n).astype(np.int32)
-    counts, top = s.changed(np.zeros(bins, np.uint32), "counts"), s.changed(
-        np.full(1, -1, np.int32), "top"
+    counts, top = (
+        s.changed(np.zeros(bins, np.uint32), "counts"),
+        s.changed(np.full(1, -1, np.int32), "top"),
     )
     s.run("histogram", 4, 128, [s.given(values, "values"), counts, top, n, bins], 4 * bins)
     s.expect(counts, np.bincount(values, minlength=bins).astype(np.float64))

@@ -40,7 +40,9 @@ DEFECTS = (
     # missing order within a block
     Defect(UNINITIALISED, "no barrier after the tiles are loaded", "gemm", BARRIER, ""),
     Defect(RACE, "no barrier before the tiles are overwritten", "gemm", BARRIER, "", 1),
-    Defect(UNINITIALISED, "no barrier between writing and reading the slots", "softmax", BARRIER, ""),
+    Defect(
+        UNINITIALISED, "no barrier between writing and reading the slots", "softmax", BARRIER, ""
+    ),
     Defect(RACE, "no barrier before the slots are used again", "softmax", BARRIER, "", 1),
     Defect(UNINITIALISED, "no barrier after zeroing the sums", "norm", BARRIER, ""),
     Defect(RACE, "no barrier before the sums are read", "norm", BARRIER, "", 1),
@@ -54,61 +56,164 @@ DEFECTS = (
     # missing order between blocks, missing atomics
     Defect(RACE, "no fence before the ticket", "update", "__threadfence();", ""),
     Defect(RACE, "no fence after the ticket", "update", "__threadfence();", "", 1),
-    Defect(RACE, "ticket without an atomic", "update", "atomicInc(ticket, gridDim.x - 1)",
-           "(*ticket)++"),
-    Defect(RACE, "plain addition in shared memory", "histogram", "atomicAdd(&mine[values[i]], 1u)",
-           "mine[values[i]] += 1u"),
-    Defect(RACE, "plain addition in global memory", "histogram", "atomicAdd(&counts[b], mine[b])",
-           "counts[b] += mine[b]"),
+    Defect(
+        RACE,
+        "ticket without an atomic",
+        "update",
+        "atomicInc(ticket, gridDim.x - 1)",
+        "(*ticket)++",
+    ),
+    Defect(
+        RACE,
+        "plain addition in shared memory",
+        "histogram",
+        "atomicAdd(&mine[values[i]], 1u)",
+        "mine[values[i]] += 1u",
+    ),
+    Defect(
+        RACE,
+        "plain addition in global memory",
+        "histogram",
+        "atomicAdd(&counts[b], mine[b])",
+        "counts[b] += mine[b]",
+    ),
     Defect(RACE, "plain store of the same value", "unscale", "atomicOr(found, 1u)", "*found = 1u"),
-    Defect(RACE, "plain addition to the column sums", "norm",
-           "atomicAdd(&columns_sum[c], g[row + c] * h)", "columns_sum[c] += g[row + c] * h"),
-    Defect(RACE, "two blocks write one row", "norm", "(long long)blockIdx.x * columns + c",
-           "(long long)(blockIdx.x / 2) * columns + c"),
+    Defect(
+        RACE,
+        "plain addition to the column sums",
+        "norm",
+        "atomicAdd(&columns_sum[c], g[row + c] * h)",
+        "columns_sum[c] += g[row + c] * h",
+    ),
+    Defect(
+        RACE,
+        "two blocks write one row",
+        "norm",
+        "(long long)blockIdx.x * columns + c",
+        "(long long)(blockIdx.x / 2) * columns + c",
+    ),
     # bounds
-    Defect(OUT_OF_BOUNDS, "tail guard lets one more through", "unscale", "if (i < n) {", "if (i <= n) {"),
-    Defect(OUT_OF_BOUNDS, "no guard of the rows", "gemm", "row0 + i < m && k0 + p < k ?", "k0 + p < k ?"),
-    Defect(OUT_OF_BOUNDS, "no guard of the depth", "gemm", "k0 + p < k && column0 + j < n ?",
-           "column0 + j < n ?"),
-    Defect(RACE, "no guard of the result", "gemm", "if (row < m && column < n) c", "if (row < m) c"),
+    Defect(
+        OUT_OF_BOUNDS,
+        "tail guard lets one more through",
+        "unscale",
+        "if (i < n) {",
+        "if (i <= n) {",
+    ),
+    Defect(
+        OUT_OF_BOUNDS,
+        "no guard of the rows",
+        "gemm",
+        "row0 + i < m && k0 + p < k ?",
+        "k0 + p < k ?",
+    ),
+    Defect(
+        OUT_OF_BOUNDS,
+        "no guard of the depth",
+        "gemm",
+        "k0 + p < k && column0 + j < n ?",
+        "column0 + j < n ?",
+    ),
+    Defect(
+        RACE, "no guard of the result", "gemm", "if (row < m && column < n) c", "if (row < m) c"
+    ),
     Defect(OUT_OF_BOUNDS, "no guard of the columns", "norm", "if (c >= columns) return;", ""),
-    Defect(OUT_OF_BOUNDS, "one key too many", "attention", "for (int first = 0; first <= row; first += 32)",
-           "for (int first = -1; first <= row; first += 32)"),
-    Defect(OUT_OF_BOUNDS, "dynamic shared memory overrun", "histogram", "b < bins; b += blockDim.x) mine",
-           "b <= bins; b += blockDim.x) mine"),
+    Defect(
+        OUT_OF_BOUNDS,
+        "one key too many",
+        "attention",
+        "for (int first = 0; first <= row; first += 32)",
+        "for (int first = -1; first <= row; first += 32)",
+    ),
+    Defect(
+        OUT_OF_BOUNDS,
+        "dynamic shared memory overrun",
+        "histogram",
+        "b < bins; b += blockDim.x) mine",
+        "b <= bins; b += blockDim.x) mine",
+    ),
     Defect(OVERRUN, "row of a shared tile overrun", "gemm", "left[p][i] =", "left[p][i + 5] ="),
     Defect(OVERRUN, "shared tile overrun at its end", "gemm", "right[p][j] =", "right[p + 1][j] ="),
     # initialisation
     Defect(UNINITIALISED, "sums are not zeroed", "norm", "columns_sum[c] = 0.0f;", ""),
     Defect(UNINITIALISED, "slots of missing warps are read", "softmax", "lane < warps ?", "true ?"),
-    Defect(VALUES, "last elements are not written", "pointwise", "i < n; i += step", "i < n - 1; i += step"),
+    Defect(
+        VALUES,
+        "last elements are not written",
+        "pointwise",
+        "i < n; i += step",
+        "i < n - 1; i += step",
+    ),
     Defect(VALUES, "a group of four is skipped", "pointwise", "g < groups; g", "g < groups - 1; g"),
     # alignment
-    Defect(MISALIGNED, "four elements from an odd address", "pointwise",
-           "reinterpret_cast<const float4*>(residual)",
-           "reinterpret_cast<const float4*>(residual + 1)"),
-    Defect(MISALIGNED, "shared tile without an alignment", "gemm", "__shared__ __align__(16) float right",
-           "__shared__ float right"),
+    Defect(
+        MISALIGNED,
+        "four elements from an odd address",
+        "pointwise",
+        "reinterpret_cast<const float4*>(residual)",
+        "reinterpret_cast<const float4*>(residual + 1)",
+    ),
+    Defect(
+        MISALIGNED,
+        "shared tile without an alignment",
+        "gemm",
+        "__shared__ __align__(16) float right",
+        "__shared__ float right",
+    ),
     # divergence
-    Defect(DIVERGENT, "barrier for half of the threads", "update", "sums[threadIdx.x] = sum;\n  __sync",
-           "sums[threadIdx.x] = sum;\n  if (threadIdx.x < 64) __sync"),
-    Defect(DIVERGENT, "barrier within the tree's branch", "update",
-           "sums[threadIdx.x] += sums[threadIdx.x + half];\n    __syncthreads();",
-           "{ sums[threadIdx.x] += sums[threadIdx.x + half];\n    __syncthreads(); }"),
-    Defect(DIVERGENT, "return before a barrier", "gemm", "float sum[4][4] = {};",
-           "float sum[4][4] = {}; if (row0 + ty * 4 >= m) return;"),
-    Defect(DIVERGENT, "shuffle of half a warp under a full mask", "norm",
-           "for (int step = 16; step > 0; step >>= 1) {",
-           "if (lane < 16) for (int step = 16; step > 0; step >>= 1) {"),
+    Defect(
+        DIVERGENT,
+        "barrier for half of the threads",
+        "update",
+        "sums[threadIdx.x] = sum;\n  __sync",
+        "sums[threadIdx.x] = sum;\n  if (threadIdx.x < 64) __sync",
+    ),
+    Defect(
+        DIVERGENT,
+        "barrier within the tree's branch",
+        "update",
+        "sums[threadIdx.x] += sums[threadIdx.x + half];\n    __syncthreads();",
+        "{ sums[threadIdx.x] += sums[threadIdx.x + half];\n    __syncthreads(); }",
+    ),
+    Defect(
+        DIVERGENT,
+        "return before a barrier",
+        "gemm",
+        "float sum[4][4] = {};",
+        "float sum[4][4] = {}; if (row0 + ty * 4 >= m) return;",
+    ),
+    Defect(
+        DIVERGENT,
+        "shuffle of half a warp under a full mask",
+        "norm",
+        "for (int step = 16; step > 0; step >>= 1) {",
+        "if (lane < 16) for (int step = 16; step > 0; step >>= 1) {",
+    ),
     Defect(DIVERGENT, "ballot in a loop of unequal length", "unscale", "i < rounded;", "i < n;"),
     # writes where only reads belong, and wrong values
-    Defect(READ_ONLY, "write to an input", "softmax", "top = fmaxf(top, from[c]);",
-           "{ top = fmaxf(top, from[c]); ((float*)from)[c] = from[c] + 0.0f; }"),
-    Defect(VALUES, "wrong stride of the rows", "softmax", "x + (long long)blockIdx.x * columns",
-           "x + (long long)blockIdx.x * (columns - 1)"),
-    Defect(OUT_OF_BOUNDS, "sign of an index is wrong", "attention", "k[key * width + d]",
-           "k[(key - row) * width + d]"),
-)  # fmt: skip
+    Defect(
+        READ_ONLY,
+        "write to an input",
+        "softmax",
+        "top = fmaxf(top, from[c]);",
+        "{ top = fmaxf(top, from[c]); ((float*)from)[c] = from[c] + 0.0f; }",
+    ),
+    Defect(
+        VALUES,
+        "wrong stride of the rows",
+        "softmax",
+        "x + (long long)blockIdx.x * columns",
+        "x + (long long)blockIdx.x * (columns - 1)",
+    ),
+    Defect(
+        OUT_OF_BOUNDS,
+        "sign of an index is wrong",
+        "attention",
+        "k[key * width + d]",
+        "k[(key - row) * width + d]",
+    ),
+)
+
 
 def find(defect: Defect, mode: Mode, options: LaunchOptions | None = None) -> dict[str, str]:
     """What a checked run sees: each kind with its first report; `values` for wrong results."""
@@ -130,7 +235,7 @@ def print_table() -> None:
             total[mode] += bool(kinds)
         cells = " | ".join(", ".join(kinds) or "-" for kinds in found.values())
         print(f"| {defect.name} | {defect.case} | {cells} |", flush=True)
-    print(f"\n{len(DEFECTS)} defects: {total['source']} found in source mode, {total['ptx']} in PTX mode")
+    print(f"\n{len(DEFECTS)} defects; found: {total}")
 
 
 if __name__ == "__main__":

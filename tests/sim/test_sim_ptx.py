@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import pytest
@@ -377,7 +378,7 @@ MEETING: dict[str, tuple[str, Callable[[], np.ndarray]]] = {
             f"st.shared.u32 [tile], 5; bar.sync 0; setp.eq.u32 %px, %ra, 0;"
             f"@%px atom.shared.{op}.{t} %rb, [tile], {operands}; bar.sync 0;"
             "ld.shared.u32 %rx, [tile];",
-            (lambda value: lambda: np.full(32, value))(value),
+            partial(np.full, 32, value),
         )
         for op, t, operands, value in (
             ("add", "u32", "4", 9),
@@ -404,8 +405,7 @@ MEETING: dict[str, tuple[str, Callable[[], np.ndarray]]] = {
 def meetings() -> SimModule:
     extra = SHARED + "\n.local .align 16 .b8 depot[16];"
     kernels = {
-        name: kernel_text(name, WARP + body + STORE, extra)
-        for name, (body, _) in MEETING.items()
+        name: kernel_text(name, WARP + body + STORE, extra) for name, (body, _) in MEETING.items()
     }
     # A name of its own for the shared array of each kernel, as NVRTC writes it.
     kernels = {name: re.sub(r"\btile\b", f"tile_{name}", text) for name, text in kernels.items()}

@@ -55,7 +55,7 @@ def translate_ptx(text: str, name: str = "kernels.cu") -> KernelText:
     Raises:
         ToolError: a form that the table does not have; names it and its line.
     """
-    file = read_ptx(text, name.removesuffix(".cu") + ".ptx", name)
+    file = read_ptx(text, name.removesuffix(".cu") + ".ptx")
     lines: list[Chain] = [()]
     parts = ['#include "sim_ptx.h"', *_memory(file)]
     for kernel in file.kernels:

@@ -44,7 +44,8 @@ void prepare_block(u64 index) {
   S.fences = 0;
   S.alive = S.thread_count;
   S.waiting_at_barrier = 0;
-  S.current_warp = 0;
+  S.current_warp = S.launch.order == REVERSE ? S.warp_count - 1 : 0;
+  if (S.launch.order == RANDOM) S.current_warp = int(random_bits() % u32(S.warp_count));
   S.ready_warps = 0;
   between.observed.clear();
   for (int w = 0; w < S.warp_count; ++w) {
