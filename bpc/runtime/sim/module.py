@@ -11,7 +11,7 @@ from typing import Literal
 from bpc.errors import UsageError
 from bpc.runtime.sim.build import kernel_library
 from bpc.runtime.sim.elf import Library, read_library
-from bpc.runtime.sim.findings import describe
+from bpc.runtime.sim.findings import Launched, describe
 from bpc.runtime.sim.launch import (
     BAD_ARGUMENT,
     ORDERS,
@@ -253,7 +253,10 @@ class BoundLaunch:
         if not count:
             return ()
         found = [library.sim_report(index).contents for index in range(count)]
-        return describe(found, self)
+        launched = Launched(
+            self.kernel, self.grid, self.block, self.module.addresses, self.module.shared
+        )
+        return describe(found, launched)
 
 
 def _address(function: object) -> int:
