@@ -313,6 +313,11 @@ def test_a_fault_in_the_text_is_an_error_with_its_line() -> None:
     assert diagnostic.code == "BPC0621" and "k.cu:2" in diagnostic.notes[0].text
 
 
+def test_a_text_without_a_kernel_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"empty\.cu has no kernel"):
+        load_cuda("__global__ void k(float* x) {}", name="empty.cu")
+
+
 def test_two_processes_may_build_at_once(tmp_path: Path) -> None:
     code = (
         "import numpy as np; from bpc.runtime.sim.module import load_cuda\n"

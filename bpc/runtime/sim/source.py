@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from bpc.errors import UsageError
 from bpc.runtime.sim.reports import Place
+
+NO_KERNEL = "BPC0627"
 
 DISPLACED = "sim_displaced_"
 DYNAMIC_SHARED = "sim_dynamic_shared"
@@ -68,9 +71,19 @@ def complete_source(text: str, name: str, checked: bool) -> KernelText:
         text: the .cu file.
         name: what line tables call it.
         checked: whether shared arrays are kept at no better alignment than their declaration's.
+
+    Raises:
+        UsageError: the text has no kernel that could be called by name.
     """
     bare = strip_comments(text)
     kernels = tuple(_KERNEL.findall(bare))
+    if not kernels:
+        raise UsageError.at(
+            NO_KERNEL,
+            f"{name} has no kernel",
+            None,
+            help='declare each as extern "C" __global__ void name(...)',
+        )
     arrays, dynamic = find_shared(bare)
     body = displace_shared(text, bare) if checked else text
     parts = ['#include "sim_cuda.h"', f'#line 1 "{name}"', body, '#line 1 "sim_footer"']
