@@ -25,11 +25,11 @@ struct Observation {
   u32 stamp;        // the observer's clock
   u32 fence_stamp;  // its clock at its next __threadfence; 0: none yet
 };
-struct Order_between_blocks {
+struct Releases {
   std::unordered_map<u64, std::vector<Release>> released;       // by the atomic's address
   std::unordered_map<u32, std::vector<Observation>> observed;  // by the releasing block
 };
-extern Order_between_blocks between;
+extern Releases between;
 
 // Whether thread `t` of this block comes after clock `stamp` of thread `other`.
 inline bool after_in_block(u32 other, u32 stamp, int t) {
@@ -110,6 +110,17 @@ inline void observe(const Release& release) {
   me().observed_unfenced = true;
 }
 
+// A thread's newer release holds all that its older one at the same address held.
+inline void publish(std::vector<Release>& releases, Release release) {
+  for (Release& old : releases) {
+    if (old.block == release.block && old.thread == release.thread) {
+      old = std::move(release);
+      return;
+    }
+  }
+  releases.push_back(std::move(release));
+}
+
 // An atomic takes what others released at its address, and releases what the last fence of its
 // own thread covered, with all that the thread had acquired.
 inline void meet_at_atomic(u64 address) {
@@ -129,8 +140,8 @@ inline void meet_at_atomic(u64 address) {
     }
   }
   const Thread& t = me();
-  releases.push_back({S.block, t.fence_block_base, t.fence_warp_base, t.fence_stamp,
-                      u16(S.current), std::move(fences)});
+  publish(releases, {S.block, t.fence_block_base, t.fence_warp_base, t.fence_stamp,
+                     u16(S.current), std::move(fences)});
 }
 
 // ---- one access ------------------------------------------------------------------------------

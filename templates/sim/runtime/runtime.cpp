@@ -8,7 +8,7 @@
 namespace sim {
 State S;
 Slots slots;
-Order_between_blocks between;
+Releases between;
 
 constexpr unsigned flush_subnormals = 0x8040;  // MXCSR: FTZ and DAZ, as --ftz=true
 
