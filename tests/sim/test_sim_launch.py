@@ -17,6 +17,7 @@ from bpc.runtime.sim.buffers import GuardedBuffer
 from bpc.runtime.sim.launch import LaunchOptions
 from bpc.runtime.sim.module import Mode, SimModule, load_cuda
 from bpc.runtime.sim.reports import Kind
+from bpc.runtime.sim.source import cell_shift, find_shared
 
 MODES: tuple[Mode, ...] = ("source", "ptx")
 ROOT = Path(__file__).resolve().parents[2]
@@ -351,3 +352,27 @@ def test_orders_differ_and_seeds_repeat() -> None:
     assert forward == list(range(128)) and order(LaunchOptions(order="reverse")) == forward[::-1]
     mixed = [order(LaunchOptions(order="random", seed=seed)) for seed in (1, 1, 2)]
     assert mixed[0] == mixed[1] != mixed[2] and sorted(mixed[0]) == forward
+
+
+@pytest.mark.parametrize(
+    ("text", "shift"),
+    [
+        ("__shared__ float tile[4]; __shared__ bool last;", 2),
+        ("extern __shared__ __align__(16) unsigned char memory[];", 2),
+        ("__shared__ bool flags[4];", 0),
+        ("const unsigned short* x", 1),
+        ("uint8_t mask", 0),
+    ],
+)
+def test_the_detector_is_as_fine_as_the_smallest_elements(text: str, shift: int) -> None:
+    assert cell_shift(text) == shift
+
+
+def test_declared_alignments_of_shared_arrays() -> None:
+    static, dynamic = find_shared(
+        "extern __shared__ __align__(16) float all[];"
+        "__shared__ float a[3], b[2][4]; __shared__ alignas(8) unsigned char c[8];"
+        "__shared__ double d; __shared__ some::type e; __shared__ T f[2];"
+    )
+    found = {array.name: array.alignment for array in (*static, *dynamic)}
+    assert found == {"all": 16, "a": 4, "b": 4, "c": 8, "d": 8, "f": 16}

@@ -169,7 +169,12 @@ def _declared_names(declaration: str) -> list[tuple[str, int]]:
 
 
 def cell_shift(bare: str) -> int:
-    """The detector's granularity: as fine as the smallest type that the text mentions."""
-    if re.search(r"\b(u?char\w?|u?int8_t|bool)\b", bare):
+    """The detector's granularity in shared memory: as fine as the text's smallest elements.
+
+    A lone flag needs no cell of its own, and dynamic shared memory is declared as bytes whatever
+    it holds.
+    """
+    text = re.sub(r"\bextern\s+__shared__[^;]*;", "", bare)
+    if re.search(r"\b(u?char\w?|u?int8_t)\b|\bbool\s+\w+\s*\[", text):
         return 0
-    return 1 if re.search(r"\b(u?short\w?|u?int16_t|half|bfloat16)\b", bare) else 2
+    return 1 if re.search(r"\b(u?short\w?|u?int16_t|half|bfloat16)\b", text) else 2

@@ -153,7 +153,8 @@ template <class T> SIM_INLINE uint32_t ptx_leading_zeros(T a) {
 template <class T> SIM_INLINE uint32_t ptx_highest_bit(T a) {
   const T bits = a < 0 ? T(~a) : a;
   if (!bits) return ~0u;
-  return uint32_t(8 * sizeof(T) - 1) - ptx_leading_zeros(typename std::make_unsigned<T>::type(bits));
+  using Unsigned = typename std::make_unsigned<T>::type;
+  return uint32_t(8 * sizeof(T) - 1) - ptx_leading_zeros(Unsigned(bits));
 }
 template <class T> SIM_INLINE T ptx_reverse_bits(T a) {
   T result = 0;

@@ -154,7 +154,8 @@ struct Access {
   bool is_copy;  // a memcpy, which needs no alignment
 };
 
-inline Report access_report(Kind kind, const char* message, const Access& a, int region, u64 offset) {
+inline Report access_report(Kind kind, const char* message, const Access& a, int region,
+                            u64 offset) {
   Report r = new_report(kind, message, a.pc);
   r.region = region;
   r.offset = offset;
