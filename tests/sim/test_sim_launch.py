@@ -97,6 +97,11 @@ def test_memory_is_given_back() -> None:
     assert len(set(slots)) == 3, "a freed slot is not used again at once, so that old pointers show"
 
 
+def test_a_view_keeps_the_memory() -> None:
+    views = [GuardedBuffer.of(np.full(5000, i, np.float32)).array[1:] for i in range(20)]
+    assert [float(view[-1]) for view in views] == list(range(20))
+
+
 def test_a_pointer_into_a_freed_buffer_is_reported(module: SimModule) -> None:
     gone, c = ones(64, "gone"), GuardedBuffer(64, np.float32, "c")
     address = gone.pointer
