@@ -22,6 +22,11 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
 #define __align__(n) __attribute__((aligned(n)))
+// A shared array that keeps no better alignment than its element's.
+template <class Array> struct alignas(16) sim_displaced {
+  unsigned char gap[sizeof(typename std::remove_all_extents<Array>::type)];
+  Array value;
+};
 #define warpSize 32
 #define threadIdx sim_here.thread
 #define blockIdx sim_here.block

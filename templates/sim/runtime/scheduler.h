@@ -74,8 +74,8 @@ inline void report_deadlock() {
 
 [[noreturn]] inline void stop_expired(u64 pc) {
   char text[192];
-  snprintf(text, sizeof text, "the launch ran longer than %g s: an endless loop, or a block that "
-           "waits for another", S.launch.seconds);
+  snprintf(text, sizeof text, "the launch ran longer than %g s of processor time: an endless "
+           "loop, or a block that waits for another", S.launch.seconds);
   file_report(new_report(BUDGET, text, pc));
   abort_launch();
 }

@@ -158,6 +158,7 @@ struct State {
   u32 ready_warps;
   int vote_result;
   u32 clock, block_base, block, first_block, next_block = 1;
+  u32 fences;  // passed in this block
   // stacks
   char* stacks;
   std::vector<int> free_stacks;
