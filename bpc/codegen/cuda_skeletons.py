@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bpc.codegen.lines import Lines, offset, pointee, register
+from bpc.codegen.lines import Lines, offset, pointee, register, render_dim
 from bpc.codegen.parts import (
     Holes,
     arguments,
@@ -161,8 +161,13 @@ def _flat(kernel: Kernel) -> Holes:
 
 def _rows(kernel: Kernel) -> Holes:
     lines = Lines(kernel)
-    holes = row_holes(kernel, lines)
-    return {**holes, **_bits(kernel, lines, inner_stores(kernel))}
+    packed = [item for item in kernel.writes if item.dtype == BIT and item.level == "inner"]
+    line = render_dim(packed[0].dims[-1] if packed else kernel.inner_dim)
+    return {
+        **row_holes(kernel, lines),
+        **_bits(kernel, lines, inner_stores(kernel)),
+        "line": line,
+    }
 
 
 def _chunks(kernel: Kernel) -> Holes:

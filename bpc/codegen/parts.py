@@ -232,7 +232,11 @@ def column_holes(kernel: Kernel) -> Holes:
 
 
 def scalar_holes(kernel: Kernel) -> Holes:
-    """All statements in order; sums over a few partial results are loops of their own."""
+    """All statements in order; sums over a few partial results are loops of their own.
+
+    Everything is loaded first, since a result may take the place of a state that others still
+    need; each result is stored as soon as it is there, so that few values are held at once.
+    """
     lines = Lines(kernel)
     summed = {item.source for item in kernel.body if isinstance(item, Reduction)}
     body = [lines.load(item) for item in kernel.reads if item.label not in summed]
@@ -243,12 +247,15 @@ def scalar_holes(kernel: Kernel) -> Holes:
             body.append(f"const {kind} {item.label} = {call};")
         else:
             body.extend(lines.item(item))
-    for store in kernel.stores:
-        operand = kernel.operand(store.operand)
-        text = f"{operand.label}[0] = {store.label};"
-        plain = f"bpc_store({operand.label}, 0, {store.label});"
-        body.append(text if operand.dtype == BIT else plain)
+        body.extend(_scalar_store(kernel, s) for s in kernel.stores if s.label == item.label)
     return {"body": body}
+
+
+def _scalar_store(kernel: Kernel, store: Store) -> str:
+    operand = kernel.operand(store.operand)
+    if operand.dtype == BIT:
+        return f"{operand.label}[0] = {store.label};"
+    return f"bpc_store({operand.label}, 0, {store.label});"
 
 
 def epilogue_holes(kernel: Kernel, lines: Lines) -> Holes:

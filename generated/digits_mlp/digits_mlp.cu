@@ -692,8 +692,8 @@ static __device__ void norm_chunks(
 }
 
 // update_control
-//   squares_linear1_weight = sum of the 4 values of squares_linear1_weight_chunks
 //   unscale = control_divisor / (control_weight * control_scale) if control_weight > 0 else 0
+//   squares_linear1_weight = sum of the 4 values of squares_linear1_weight_chunks
 //   norm2_linear1_weight = sqrt(squares_linear1_weight) * unscale
 //   squares_linear1_bias = sum of the 1 values of squares_linear1_bias_chunks
 //   norm2_linear1_bias = sqrt(squares_linear1_bias) * unscale
@@ -721,8 +721,8 @@ static __device__ void norm_chunks(
 //   step_size = step_size_exact
 //   root_size_exact = 1 / sqrt(1 - 0.999^update_number)
 //   root_size = root_size_exact
-//   reads  squares.linear1.weight.chunks f64[4], control.divisor f64[], control.weight f64[],
-//          control.scale f64[], squares.linear1.bias.chunks f64[],
+//   reads  control.divisor f64[], control.weight f64[], control.scale f64[],
+//          squares.linear1.weight.chunks f64[4], squares.linear1.bias.chunks f64[],
 //          squares.linear2.weight.chunks f64[8], squares.linear2.bias.chunks f64[],
 //          squares.linear3.weight.chunks f64[], squares.linear3.bias.chunks f64[],
 //          control.loss f64[], control.updates i64[], control.base_lr f64[], control.warmup f64[],
@@ -731,7 +731,7 @@ static __device__ void norm_chunks(
 //          norm2.linear2.bias f64[], norm2.linear3.weight f64[], norm2.linear3.bias f64[],
 //          norm f64[], found i64[], factor f32[], lr f64[], updates i64[], window i64[],
 //          step.size f32[], root.size f32[]
-//   nodes  squares.linear1.weight, unscale, norm2.linear1.weight, squares.linear1.bias,
+//   nodes  unscale, squares.linear1.weight, norm2.linear1.weight, squares.linear1.bias,
 //          norm2.linear1.bias, squares, squares.linear2.weight, norm2.linear2.weight, squares.2,
 //          squares.linear2.bias, norm2.linear2.bias, squares.3, squares.linear3.weight,
 //          norm2.linear3.weight, squares.4, squares.linear3.bias, norm2.linear3.bias, squares.5,
@@ -739,14 +739,14 @@ static __device__ void norm_chunks(
 //          root.size.exact, root.size
 //   space []
 //   at 64 rows reads 192 B, writes 100 B, 133 FLOPs
-//   from specs/digits_mlp.yaml:16, :30, :18, :21
+//   from specs/digits_mlp.yaml:30, :16, :18, :21
 //   runs in one thread of the last block of norm_and_control
 static __device__ void update_control(
     int block,
-    const double* squares_linear1_weight_chunks_in,
     const double* control_divisor_in,
     const double* control_weight_in,
     const double* control_scale_in,
+    const double* squares_linear1_weight_chunks_in,
     const double* squares_linear1_bias_chunks_in,
     const double* squares_linear2_weight_chunks_in,
     const double* squares_linear2_bias_chunks_in,
@@ -781,62 +781,62 @@ static __device__ void update_control(
   const double control_base_lr = bpc_load(control_base_lr_in, 0);
   const double control_warmup = bpc_load(control_warmup_in, 0);
   const int64_t control_window = bpc_load(control_window_in, 0);
-  const double squares_linear1_weight = bpc_serial_sum<double>(squares_linear1_weight_chunks_in, 4);
   // control, specs/digits_mlp.yaml:30
   const double unscale = (control_weight > 0.0 ? control_divisor / (control_weight * control_scale) : 0.0);
+  const double squares_linear1_weight = bpc_serial_sum<double>(squares_linear1_weight_chunks_in, 4);
   // norm of linear1.weight, specs/digits_mlp.yaml:16
   const double norm2_linear1_weight = bpc_sqrt(squares_linear1_weight) * unscale;
+  bpc_store(norm2_linear1_weight_out, 0, norm2_linear1_weight);
   const double squares_linear1_bias = bpc_serial_sum<double>(squares_linear1_bias_chunks_in, 1);
   // norm of linear1.bias, specs/digits_mlp.yaml:16
   const double norm2_linear1_bias = bpc_sqrt(squares_linear1_bias) * unscale;
+  bpc_store(norm2_linear1_bias_out, 0, norm2_linear1_bias);
   const double squares = squares_linear1_weight + squares_linear1_bias;  // control, specs/digits_mlp.yaml:30
   const double squares_linear2_weight = bpc_serial_sum<double>(squares_linear2_weight_chunks_in, 8);
   // norm of linear2.weight, specs/digits_mlp.yaml:18
   const double norm2_linear2_weight = bpc_sqrt(squares_linear2_weight) * unscale;
+  bpc_store(norm2_linear2_weight_out, 0, norm2_linear2_weight);
   const double squares_2 = squares + squares_linear2_weight;  // control, specs/digits_mlp.yaml:30
   const double squares_linear2_bias = bpc_serial_sum<double>(squares_linear2_bias_chunks_in, 1);
   // norm of linear2.bias, specs/digits_mlp.yaml:18
   const double norm2_linear2_bias = bpc_sqrt(squares_linear2_bias) * unscale;
+  bpc_store(norm2_linear2_bias_out, 0, norm2_linear2_bias);
   const double squares_3 = squares_2 + squares_linear2_bias;  // control, specs/digits_mlp.yaml:30
   const double squares_linear3_weight = bpc_serial_sum<double>(squares_linear3_weight_chunks_in, 1);
   // norm of linear3.weight, specs/digits_mlp.yaml:21
   const double norm2_linear3_weight = bpc_sqrt(squares_linear3_weight) * unscale;
+  bpc_store(norm2_linear3_weight_out, 0, norm2_linear3_weight);
   const double squares_4 = squares_3 + squares_linear3_weight;  // control, specs/digits_mlp.yaml:30
   const double squares_linear3_bias = bpc_serial_sum<double>(squares_linear3_bias_chunks_in, 1);
   // norm of linear3.bias, specs/digits_mlp.yaml:21
   const double norm2_linear3_bias = bpc_sqrt(squares_linear3_bias) * unscale;
+  bpc_store(norm2_linear3_bias_out, 0, norm2_linear3_bias);
   const double squares_5 = squares_4 + squares_linear3_bias;  // control, specs/digits_mlp.yaml:30
   const double norm = bpc_sqrt(squares_5) * unscale;  // control, specs/digits_mlp.yaml:30
+  bpc_store(norm_out, 0, norm);
   // control, specs/digits_mlp.yaml:30
   const int64_t found = int64_t((bpc_isfinite(squares_5) && bpc_isfinite(control_loss) ? 0.0 : 1.0));
+  bpc_store(found_out, 0, found);
   // control, specs/digits_mlp.yaml:30
   const float factor = float(unscale * bpc_min(1.0, 1.0 / (norm + 1e-06)));
+  bpc_store(factor_out, 0, factor);
   // control, specs/digits_mlp.yaml:30
   const int64_t update_number = int64_t((double(control_updates)) + 1.0);
   // control, specs/digits_mlp.yaml:30
   const double lr = control_base_lr * bpc_min(1.0, (double(update_number)) / bpc_max(control_warmup, 1.0));
+  bpc_store(lr_out, 0, lr);
   // control, specs/digits_mlp.yaml:30
   const int64_t updates = int64_t(((double(found)) ? (double(control_updates)) : (double(update_number))));
+  bpc_store(updates_out, 0, updates);
   const int64_t window = int64_t((double(control_window)) + 1.0);  // control, specs/digits_mlp.yaml:30
+  bpc_store(window_out, 0, window);
   // control, specs/digits_mlp.yaml:30
   const double step_size_exact = lr / (1.0 - bpc_pow(0.9, (double(update_number))));
   const float step_size = float(step_size_exact);  // control, specs/digits_mlp.yaml:30
+  bpc_store(step_size_out, 0, step_size);
   // control, specs/digits_mlp.yaml:30
   const double root_size_exact = 1.0 / bpc_sqrt(1.0 - bpc_pow(0.999, (double(update_number))));
   const float root_size = float(root_size_exact);  // control, specs/digits_mlp.yaml:30
-  bpc_store(norm2_linear1_weight_out, 0, norm2_linear1_weight);
-  bpc_store(norm2_linear1_bias_out, 0, norm2_linear1_bias);
-  bpc_store(norm2_linear2_weight_out, 0, norm2_linear2_weight);
-  bpc_store(norm2_linear2_bias_out, 0, norm2_linear2_bias);
-  bpc_store(norm2_linear3_weight_out, 0, norm2_linear3_weight);
-  bpc_store(norm2_linear3_bias_out, 0, norm2_linear3_bias);
-  bpc_store(norm_out, 0, norm);
-  bpc_store(found_out, 0, found);
-  bpc_store(factor_out, 0, factor);
-  bpc_store(lr_out, 0, lr);
-  bpc_store(updates_out, 0, updates);
-  bpc_store(window_out, 0, window);
-  bpc_store(step_size_out, 0, step_size);
   bpc_store(root_size_out, 0, root_size);
 }
 
@@ -847,10 +847,10 @@ static __device__ void update_control(
 extern "C" __global__ __launch_bounds__(128) void norm_and_control(
     const int64_t* table,
     int parts,
-    const double* squares_linear1_weight_chunks_in,
     const double* control_divisor_in,
     const double* control_weight_in,
     const double* control_scale_in,
+    const double* squares_linear1_weight_chunks_in,
     const double* squares_linear1_bias_chunks_in,
     const double* squares_linear2_weight_chunks_in,
     const double* squares_linear2_bias_chunks_in,
@@ -878,7 +878,7 @@ extern "C" __global__ __launch_bounds__(128) void norm_and_control(
     unsigned* ticket) {
   norm_chunks(blockIdx.x, table, parts);
   if (!bpc_last_block(ticket)) return;
-  update_control(0, squares_linear1_weight_chunks_in, control_divisor_in, control_weight_in, control_scale_in,
+  update_control(0, control_divisor_in, control_weight_in, control_scale_in, squares_linear1_weight_chunks_in,
       squares_linear1_bias_chunks_in, squares_linear2_weight_chunks_in, squares_linear2_bias_chunks_in,
       squares_linear3_weight_chunks_in, squares_linear3_bias_chunks_in, control_loss_in, control_updates_in,
       control_base_lr_in, control_warmup_in, control_window_in, norm2_linear1_weight_out,

@@ -14,18 +14,6 @@ BPC_INLINE void bpc_bits_store_lines(uint8_t* p, long base, long line, long pitc
   }
 }
 
-// The same where the elements lie in lines of `line` that begin `pitch` elements apart, the first
-// one at `base`: `first` counts elements without the padding behind each line.
-BPC_INLINE void bpc_bits_store_lines(uint8_t* p, long base, long line, long pitch, long first,
-                                     const uint8_t* flags, long count) {
-  for (long done = 0; done < count;) {
-    const long at = (first + done) % line, rest = count - done;
-    const long piece = line - at < rest ? line - at : rest;
-    bpc_bits_store(p, base + (first + done) / line * pitch + at, flags + done, piece);
-    done += piece;
-  }
-}
-
 // ---- native vectors --------------------------------------------------------------------------
 
 #if defined(__AVX512F__)
