@@ -37,7 +37,7 @@ from bpc.codegen.parts import (
 from bpc.codegen.templating import render
 from bpc.codegen.wrapping import mark_places, wrap_code
 from bpc.kernel import Kernel, Operand
-from bpc.plan.naming import identifier, shorten
+from bpc.plan.naming import LONGEST, identifier, shorten
 from bpc.plan.program import Entry, Program
 from bpc.types import elements
 
@@ -250,7 +250,8 @@ def _joined_name(needs: Sequence[_Need]) -> str:
     main, *tails = (common_name(need.kernels) for need in needs)
     first = main.partition("_")[0]
     others = [tail.removeprefix("update_") for tail in tails if tail.partition("_")[0] != first]
-    return "_and_".join([main, *dict.fromkeys(others)])
+    name = "_and_".join([main, *dict.fromkeys(others)])
+    return name if len(name) <= LONGEST else f"{main}_and_others"
 
 
 # -- functions ------------------------------------------------------------------------------------
