@@ -11,9 +11,10 @@ then they are written in the order of their first launch.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from bpc.codegen.cuda_needs import Key, Names, Need, find_needs, function_key, name_needs
 from bpc.codegen.cuda_skeletons import (
     SKELETONS,
     WARP,
@@ -25,10 +26,8 @@ from bpc.codegen.cuda_skeletons import (
 )
 from bpc.codegen.header import describe, list_after, list_lines
 from bpc.codegen.launches import TABLE, Launch, group_launches
-from bpc.codegen.lines import structure
 from bpc.codegen.parts import (
     arguments,
-    common_name,
     fill,
     generalise,
     pointer_name,
@@ -37,7 +36,7 @@ from bpc.codegen.parts import (
 from bpc.codegen.templating import render
 from bpc.codegen.wrapping import mark_places, wrap_code
 from bpc.kernel import Kernel, Operand
-from bpc.plan.naming import identifier, shorten
+from bpc.plan.naming import identifier
 from bpc.plan.program import Entry, Program
 from bpc.types import elements
 
@@ -109,8 +108,8 @@ def generate(title: str, program: Program, debug_lines: bool = False) -> CudaSou
         debug_lines: let compilers and debuggers name the spec's line of each statement.
     """
     groups = {name: _group(entry, program.rows) for name, entry in program.entries.items()}
-    needs = _find_needs([item for found in groups.values() for item in found])
-    writer = _Writer(program.rows, needs, _name_needs(needs))
+    needs = find_needs([item for found in groups.values() for item in found])
+    writer = _Writer(program.rows, needs, name_needs(needs))
     launches: dict[str, tuple[CudaLaunch, ...]] = {}
     starts: dict[int, str] = {}
     for name, found in groups.items():
@@ -167,92 +166,6 @@ def _page(
     return {"title": title, "index_type": index, "contents": contents, "functions": sections}
 
 
-# -- which functions there are --------------------------------------------------------------------
-
-_Key = tuple[object, ...]
-
-
-@dataclass(slots=True)
-class _Need:
-    """A function that launches need; `role`: alone, main, tail (see `Launch`), or joined."""
-
-    role: str
-    kernels: list[Kernel] = field(default_factory=list)
-    parts: tuple[_Key, ...] = ()
-    side_by_side: list[Kernel] = field(default_factory=list)  # of the first launch
-
-
-def _key(kernel: Kernel, inside: bool) -> _Key:
-    return (structure(kernel), inside)
-
-
-def _find_needs(found: Iterable[tuple[Sequence[Kernel], Launch]]) -> dict[_Key, _Need]:
-    needs: dict[_Key, _Need] = {}
-
-    def need(kernels: list[Kernel], role: str) -> _Key:
-        key = _key(kernels[0], role != "alone")
-        made = needs.setdefault(key, _Need(role, side_by_side=kernels))
-        made.kernels.extend(kernels)
-        return key
-
-    for kernels, launch in found:
-        parts = [kernels[at] for at in launch.parts]
-        if not launch.tails:
-            need(parts, "alone")
-            continue
-        keys = [need(parts, "main"), *(need([kernels[at]], "tail") for at in launch.tails)]
-        joined = needs.setdefault(tuple(keys), _Need("joined", parts=tuple(keys)))
-        joined.kernels.extend([*parts, *(kernels[at] for at in launch.tails)])
-    return needs
-
-
-# -- names ----------------------------------------------------------------------------------------
-
-_UNITS = {"rows": "rows", "chunks": "chunks", "flat": "elements", "columns": "columns"}
-
-
-@dataclass(slots=True)
-class _Names:
-    """The names of functions that are taken."""
-
-    taken: set[str] = field(default_factory=set)
-
-    def claim(self, *stems: str) -> str:
-        """The first stem that is free, else the last with a number."""
-        count = 1
-        names = [shorten(stem) for stem in stems]
-        while (name := next((n for n in names if n not in self.taken), "")) == "":
-            count += 1
-            names = [shorten(f"{stems[-1]}_{count}")]
-        self.taken.add(name)
-        return name
-
-
-def _name_needs(needs: Mapping[_Key, _Need]) -> dict[_Key, str]:
-    """A name for each function; those that are launched choose first."""
-    names, taken = {}, _Names()
-    for key, need in needs.items():
-        if need.role == "alone":
-            names[key] = taken.claim(common_name(need.kernels))
-        elif need.role == "joined":
-            names[key] = taken.claim(_joined_name([needs[part] for part in need.parts]))
-    for key, need in needs.items():
-        stem = common_name(need.kernels)
-        if need.role == "main":
-            names[key] = taken.claim(f"{stem}_{_UNITS.get(need.kernels[0].skeleton, 'elements')}")
-        elif need.role == "tail":
-            names[key] = taken.claim(stem, f"{stem}_finish")
-    return names
-
-
-def _joined_name(needs: Sequence[_Need]) -> str:
-    """`norm_and_control`: what every block does, and what else the last one does."""
-    main, *tails = (common_name(need.kernels) for need in needs)
-    first = main.partition("_")[0]
-    others = [tail.removeprefix("update_") for tail in tails if tail.partition("_")[0] != first]
-    return "_and_".join([main, *dict.fromkeys(others)])
-
-
 # -- functions ------------------------------------------------------------------------------------
 
 
@@ -283,19 +196,19 @@ class _Writer:
     """Writes functions when they are first launched."""
 
     rows: int
-    needs: Mapping[_Key, _Need]
-    names: dict[_Key, str]
-    functions: dict[_Key, _Function] = field(default_factory=dict)
+    needs: Mapping[Key, Need]
+    names: dict[Key, str]
+    functions: dict[Key, _Function] = field(default_factory=dict)
     order: list[CudaFunction] = field(default_factory=list)
 
     def function(self, kernel: Kernel, inside: bool) -> _Function:
         """The function of a kernel: a __global__ one, or one that is called `inside` another."""
-        key = _key(kernel, inside)
+        key = function_key(kernel, inside)
         if key not in self.functions:
             self.functions[key] = self._write(key, inside)
         return self.functions[key]
 
-    def _write(self, key: _Key, inside: bool) -> _Function:
+    def _write(self, key: Key, inside: bool) -> _Function:
         """Render one function."""
         need, name = self.needs[key], self.names[key]
         kernel = generalise(need.kernels[0], need.kernels)
@@ -320,7 +233,7 @@ class _Writer:
         )
         return _Function(name, kernel, block_threads(kernel), tuple(parameters))
 
-    def _threads(self, key: _Key, kernel: Kernel) -> list[str]:
+    def _threads(self, key: Key, kernel: Kernel) -> list[str]:
         """How blocks and threads share the work, and who calls what is called."""
         need = self.needs[key]
         count = sum(block_count(part, self.rows) for part in need.side_by_side)
@@ -337,7 +250,7 @@ class _Writer:
         return lines + list_after("runs in every block of", callers)
 
     def joined(
-        self, keys: tuple[_Key, ...], parameters: Sequence[_Parameter], calls: Sequence[_Call]
+        self, keys: tuple[Key, ...], parameters: Sequence[_Parameter], calls: Sequence[_Call]
     ) -> str:
         """The __global__ function that calls these, with these parameters."""
         pattern = tuple(call.arguments for call in calls)
@@ -346,7 +259,7 @@ class _Writer:
             need, main = self.needs[keys], self.functions[keys[0]]
             name = self.names[keys]
             if any(function.name == name for function in self.functions.values()):
-                taken = _Names({*self.names.values(), *(f.name for f in self.functions.values())})
+                taken = Names({*self.names.values(), *(f.name for f in self.functions.values())})
                 name = taken.claim(name)
             values = {
                 "name": name,
@@ -428,7 +341,7 @@ def _join(writer: _Writer, kernels: Sequence[Kernel]) -> tuple[str, list[Argumen
                 words.append(_share(parameters, parameter, passed))
         calls.append(_Call(function.name, tuple(words)))
     parameters.append(_Parameter("unsigned*", "ticket", Argument("ticket")))
-    keys = tuple(_key(kernel, True) for kernel in kernels)
+    keys = tuple(function_key(kernel, True) for kernel in kernels)
     name = writer.joined(keys, parameters, calls)
     return name, [parameter.argument for parameter in parameters]
 
