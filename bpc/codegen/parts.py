@@ -25,6 +25,13 @@ from bpc.types import BIT, compute_type, extent, multiply
 UPDATES = ("flat", "chunks")
 """Skeletons whose functions serve tensors of any size, as the parts of an update do."""
 
+LIBRARY_FUNCTIONS = frozenset(
+    "norm norm3d norm4d rnorm hypot exp exp2 exp10 expm1 log log2 log10 log1p sqrt rsqrt cbrt sin "
+    "cos tan sinh cosh tanh asin acos atan erf erfc pow fma fmod min max abs fabs floor ceil round "
+    "trunc rint clock printf malloc free memcpy memset assert signbit isnan isinf".split()
+)
+"""Functions of CUDA and C that a kernel must not be called after."""
+
 Holes = dict[str, Any]
 
 
@@ -49,7 +56,8 @@ def unique_names(names: Sequence[str]) -> list[str]:
     """Names that differ: a later `adam` becomes `adam_2`, or the first number that is free."""
     unique: list[str] = []
     for name in names:
-        name = f"v{name}" if name.startswith("bpc_") or name in RESERVED else name
+        taken = name.startswith("bpc_") or name in RESERVED or name in LIBRARY_FUNCTIONS
+        name = f"{name}_kernel" if taken else name
         label, count = name, 1
         while label in unique or (count > 1 and label in names):
             count += 1
