@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from bpc.codegen.launches import Launch
 from bpc.codegen.lines import structure
-from bpc.codegen.parts import common_name
+from bpc.codegen.parts import common_name, function_name
 from bpc.kernel import Kernel
 from bpc.plan.naming import LONGEST, shorten
 
@@ -66,7 +66,7 @@ class Names:
     def claim(self, *stems: str) -> str:
         """The first stem that is free, else the last with a number."""
         count = 1
-        names = [shorten(stem) for stem in stems]
+        names = [function_name(shorten(stem)) for stem in stems]
         while (name := next((n for n in names if n not in self.taken), "")) == "":
             count += 1
             names = [shorten(f"{stems[-1]}_{count}")]

@@ -26,9 +26,11 @@ UPDATES = ("flat", "chunks")
 """Skeletons whose functions serve tensors of any size, as the parts of an update do."""
 
 LIBRARY_FUNCTIONS = frozenset(
-    "norm norm3d norm4d rnorm hypot exp exp2 exp10 expm1 log log2 log10 log1p sqrt rsqrt cbrt sin "
-    "cos tan sinh cosh tanh asin acos atan erf erfc pow fma fmod min max abs fabs floor ceil round "
-    "trunc rint clock printf malloc free memcpy memset assert signbit isnan isinf".split()
+    (
+        "norm norm3d norm4d rnorm hypot exp exp2 exp10 expm1 log log2 log10 log1p sqrt rsqrt cbrt "
+        "sin cos tan sinh cosh tanh asin acos atan erf erfc pow fma fmod min max abs fabs floor "
+        "ceil round trunc rint clock printf malloc free memcpy memset assert signbit isnan isinf "
+    ).split()
 )
 """Functions of CUDA and C that a kernel must not be called after."""
 
@@ -52,12 +54,17 @@ def common_name(group: Sequence[Kernel]) -> str:
     return group[0].name if not shared or shared[0].isdigit() else shared
 
 
+def function_name(name: str) -> str:
+    """The name, with a suffix where it belongs to a library or to the text itself."""
+    taken = name.startswith("bpc_") or name in RESERVED or name in LIBRARY_FUNCTIONS
+    return f"{name.removeprefix('bpc_')}_kernel" if taken else name
+
+
 def unique_names(names: Sequence[str]) -> list[str]:
     """Names that differ: a later `adam` becomes `adam_2`, or the first number that is free."""
     unique: list[str] = []
     for name in names:
-        taken = name.startswith("bpc_") or name in RESERVED or name in LIBRARY_FUNCTIONS
-        name = f"{name}_kernel" if taken else name
+        name = function_name(name)
         label, count = name, 1
         while label in unique or (count > 1 and label in names):
             count += 1

@@ -3,9 +3,9 @@
 The network's step runs launch by launch in the simulator with every check on, each tensor in a
 guarded buffer of its own that holds what lay in memory at that moment; the results of the first
 way of running are what the next launch finds. No text runs unchecked: one that is at fault could
-take the process with it. A launch is sound if nothing is reported, exactly the bytes of its results were
-written, its results are the same in every mode and order of threads, and they are within the
-stated bound of a float64 evaluation of its nodes.
+take the process with it. A launch is sound if nothing is reported, exactly the bytes of its
+results were written, its results are the same in every mode and order of threads, and they are
+within the stated bound of a float64 evaluation of its nodes.
 """
 
 from __future__ import annotations

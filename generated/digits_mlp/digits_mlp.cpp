@@ -516,7 +516,7 @@ static void linear1_weight_gradient(char* arena, const int64_t* offsets, int64_t
       });
 }
 
-// norm
+// norm_kernel
 //   square_parameter = grad_parameter^2
 //   squares_parameter_chunks = sum over 4096 elements each of square_parameter
 //   reads  grad_parameter = grad.linear1.weight f32[64, 256]
@@ -528,7 +528,7 @@ static void linear1_weight_gradient(char* arena, const int64_t* offsets, int64_t
 //   serves norm_linear1_weight [64, 256] (:16), norm_linear1_bias [256] (:16),
 //          norm_linear2_weight [256, 128] (:18), norm_linear2_bias [128] (:18),
 //          norm_linear3_weight [128, 10] (:21), norm_linear3_bias [10] (:21)
-static void norm(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
+static void norm_kernel(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
   const float* grad_parameter_in = (const float*)(arena + offsets[0]);
   double* squares_parameter_chunks_out = (double*)(arena + offsets[1]);
 
@@ -877,7 +877,7 @@ const bpc_kernel bpc_kernels[] = {
     relu1_linear2_input_gradient,
     linear1_bias_gradient,
     linear1_weight_gradient,
-    norm,
+    norm_kernel,
     update_control,
     adam,
     linear2_relu2,
