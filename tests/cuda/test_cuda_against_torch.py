@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from bpc.api import Net
 from bpc.api import compile as compile_net
 
 SPEC = Path(__file__).parents[2] / "specs" / "mnist_mlp.yaml"
