@@ -157,6 +157,7 @@ def describe_option(option: Option) -> Json:
 def _describe_kind(option: Option) -> Json:
     low = {} if option.minimum is None else {"minimum": option.minimum}
     high = {} if option.maximum is None else {"maximum": option.maximum}
+    high |= {} if option.below is None else {"exclusiveMaximum": option.below}
     integer: Json = {"anyOf": [{"type": "integer", **low, **high}, _EXPRESSION]}
     number: Json = {"anyOf": [{"type": "number", **low, **high}, _EXPRESSION]}
     shape: Json = {"type": "array", "items": integer}

@@ -10,6 +10,7 @@ from math import isfinite
 from statistics import median
 from typing import Any
 
+from bpc.clipping import norm_name
 from bpc.data.batches import Batches
 from bpc.data.read import Dataset
 from bpc.entries import PREDICT, Entries
@@ -26,7 +27,6 @@ from bpc.train.stepper import Stepper
 from bpc.train.units import UnitCounter, ZeroUnits
 from bpc.train.windows import Window, Windows, plan_windows
 from bpc.types import count_of
-from bpc.update import norm_name
 
 LOG_EVERY = 10
 LEAST_SCALE = 1.0  # below it, fp16 gradients overflow whatever the scale
