@@ -142,11 +142,18 @@ def check_training(scope: Scope, train: TrainSpec, table: Table) -> TrainSpec:
         message = "gradients: fp32 would be narrower than the weights, which are fp64"
         span = train.spans["gradients"]
         scope.errors.add(codes.CONFLICT, message, span, help="leave train.gradients out")
-    if train.loss_scale.floor > train.loss_scale.start:
-        message = f"train.loss_scale.floor {train.loss_scale.floor:g} is above the start"
-        help = f"the scale starts at {train.loss_scale.start:g}"
-        scope.errors.add(codes.CONFLICT, message, train.spans["loss_scale"], help=help)
+    _check_floor(scope, train, table)
     return train
+
+
+def _check_floor(scope: Scope, train: TrainSpec, table: Table) -> None:
+    """A floor that is written lies at most where the scale starts."""
+    node, scale = table.get("loss_scale"), train.loss_scale
+    entry = node.find("floor") if isinstance(node, Table) else None
+    if entry is not None and scale.floor > scale.start:
+        message = f"train.loss_scale.floor is {scale.floor:g}, the scale starts at {scale.start:g}"
+        help = f"a floor of at most {scale.start:g}, or a higher start"
+        scope.errors.add(codes.CONFLICT, message, entry.value.span, help=help)
 
 
 def _check_pair(scope: Scope, table: Table, section: str, keys: tuple[str, str]) -> None:
