@@ -183,15 +183,16 @@ def _rmsprop(step: Step) -> Value:
 
 
 def _lion(step: Step) -> Value:
-    """w (1 - lr decay) - lr sign(b1 m + (1 - b1) g), then m = b2 m + (1 - b2) g.
+    """w - lr (sign(b1 m + (1 - b1) g) + decay w), then m = b2 m + (1 - b2) g.
 
     Source: Chen et al. 2023 (arXiv:2302.06675).
     """
     beta1, beta2 = step.option("beta1"), step.option("beta2")
     moment, g, lr = step.moment("m"), step.gradient_value(decayed=False), step.lr()
-    direction = Call("sign", (beta1 * _M + (1 - beta1) * _G,))
-    weight, operands = step.decayed_weight()
-    moved = step.move(weight - _LR * direction, g=g, m=moment, lr=lr, **operands)
+    change: Expr = Call("sign", (beta1 * _M + (1 - beta1) * _G,))
+    if step.settings.weight_decay:
+        change = change + step.settings.weight_decay * _W
+    moved = step.move(_W - _LR * change, g=g, m=moment, lr=lr)
     step.keep(moment, beta2 * _M + (1 - beta2) * _G, "m", g=g)
     return moved
 
