@@ -39,11 +39,10 @@ def schedule_share(schedule: ScheduleSpec) -> Expr:
     Sources: cosine, Loshchilov and Hutter 2016 (arXiv:1608.03983); inverse square root, Vaswani et
     al. 2017 (arXiv:1706.03762).
     """
-    return minimum(Const(1.0), _T / maximum(_WARMUP, 1)) * _SHARES[schedule.kind](schedule)
-
-
-def _constant(schedule: ScheduleSpec) -> Expr:
-    return Const(1.0)
+    warm = minimum(Const(1.0), _T / maximum(_WARMUP, 1))
+    if schedule.kind == "constant":
+        return warm
+    return warm * _SHARES[schedule.kind](schedule)
 
 
 def _progress() -> Expr:
@@ -80,7 +79,6 @@ def _inverse_sqrt(schedule: ScheduleSpec) -> Expr:
 
 
 _SHARES = {
-    "constant": _constant,
     "cosine": _cosine,
     "linear": _linear,
     "step": _step,

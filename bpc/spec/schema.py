@@ -33,8 +33,10 @@ GROUPS = {
 }
 CLIP_GROUPS = {
     "description": "pattern of parameter names: limit of the norm of these gradients together",
-    "type": ["object", "null"],
-    "additionalProperties": {"type": "number", "exclusiveMinimum": 0},
+    "anyOf": [
+        {"type": "object", "additionalProperties": {"type": "number", "exclusiveMinimum": 0}},
+        {"type": "null"},
+    ],
 }
 _STRICT = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
 _LARGEST = 2**63 - 1
