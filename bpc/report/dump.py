@@ -60,6 +60,8 @@ def _resolved(spec: Spec) -> Iterator[tuple[str, str]]:
     yield from _shown("data.", data.options)
     for layer in spec.layers:
         yield from _shown(f"model.{layer.full_name}.", layer.options)
+        if layer.precision:
+            yield f"model.{layer.full_name}.precision", layer.precision
     yield from _shown("loss.", spec.loss.options)
     yield from _shown(
         "train.",

@@ -21,7 +21,7 @@ from bpc.train.evaluate import Evaluation, evaluate
 from bpc.train.interrupt import StopRequest
 from bpc.train.metrics import MetricsFile
 from bpc.train.nonfinite import Fault, find_fault, find_unexplained, make_error
-from bpc.train.overflow import find_overflow, layer_of, make_floor_error
+from bpc.train.overflow import find_overflow, layer_of, list_backoffs, make_floor_error
 from bpc.train.progress import Progress
 from bpc.train.run_folder import RunFolder, make_run_folder
 from bpc.train.stepper import Stepper
@@ -161,11 +161,13 @@ class _Run:
 
     def _find(self, window: Window) -> Fault:
         job, part = self.job, self.job.data.train
-        backoff = job.spec.train.loss_scale.backoff if job.spec.scales_loss else 1.0
         batches = [{name: values[rows] for name, values in part.items()} for rows in window.batches]
         span: Span = job.spec.data.span
-        fault = find_fault(job.entries, self.device, batches, span, backoff)
-        return fault or find_unexplained(job.entries, self.device, job.spec.loss.span)
+        for backoff in list_backoffs(job.spec, self.device.read_scalar("control.scale")):
+            fault = find_fault(job.entries, self.device, batches, span, backoff)
+            if fault is not None:
+                return fault
+        return find_unexplained(job.entries, self.device, job.spec.loss.span)
 
     def _stop_at(self, window: Window, fault: Fault, moved: bool) -> Exception:
         """The error of a step that is not finite, after saving the weights."""

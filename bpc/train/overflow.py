@@ -42,6 +42,20 @@ def layer_of(state: State) -> str:
     return state.name.rpartition(".")[0] or state.name
 
 
+def list_backoffs(spec: Spec, scale: float) -> tuple[float, ...]:
+    """What the scale may have been multiplied by after a skipped window, the likeliest first.
+
+    Args:
+        spec: says how the scale moves.
+        scale: what it is now. Where it is held at its floor, it most likely was there before.
+    """
+    settings = spec.train.loss_scale
+    if not spec.scales_loss:
+        return (1.0,)
+    held = spec.train.nonfinite == "skip" and scale <= settings.floor
+    return (1.0, settings.backoff) if held else (settings.backoff,)
+
+
 def make_floor_error(
     spec: Spec, fault: Fault, first: State | None, step: int, scale: float, kept: str
 ) -> NonFiniteError:
