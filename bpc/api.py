@@ -36,7 +36,7 @@ from bpc.spec.model import Spec
 from bpc.train.control import initial_control
 from bpc.train.evaluate import evaluate
 from bpc.train.hints import find_hints
-from bpc.train.initial import check_initials, initial_values
+from bpc.train.initial import by_way_of_master, check_initials, initial_values
 from bpc.train.loop import Job, train
 from bpc.train.progress import NoProgress, Progress
 from bpc.train.stepper import Stepper
@@ -266,7 +266,7 @@ class Net:
         check_shapes(arrays, {name: shape_at(s.value.shape, 1) for name, s in states.items()})
         masters = {state.name for state in self.entries.states_of("master")}
         for name, array in arrays.items():
-            self.device.write_state(name, array)
+            self.device.write_state(name, by_way_of_master(states[name], array))
             master = master_name(name, states[name].value.dtype)
             if master in masters:
                 self.device.write_state(master, array)
@@ -296,9 +296,7 @@ class Net:
         from bpc.report.artifacts import write_artifacts
 
         planned = self._planned()
-        return write_artifacts(
-            self.spec, self.entries, planned, target, out, dump, debug_lines
-        )
+        return write_artifacts(self.spec, self.entries, planned, target, out, dump, debug_lines)
 
     def plan_memory(self, svg: str | os.PathLike[str] | None = None) -> dict[str, Any]:
         """What a training step keeps in memory: sizes, lifetimes, places, reasons.

@@ -140,9 +140,7 @@ def _terms(kernel: Kernel, rows: int) -> int:
         count *= extent(dim, rows)
     if kernel.skeleton.startswith("conv2d"):
         one, two = kernel.attr("shapes")
-        return max(
-            int(np.prod([extent(dim, rows) for dim in shape])) for shape in (one, two)
-        )
+        return max(int(np.prod([extent(dim, rows) for dim in shape])) for shape in (one, two))
     return count
 
 
@@ -152,7 +150,7 @@ def compare(
     """(largest error over largest magnitude, its bound); a wrong condition counts as error 1."""
     wanted = oracle.value(name)
     if dtype == F16:
-        wanted = np.where(np.abs(wanted) >= _F16_OVERFLOW, np.sign(wanted) * np.inf, wanted)
+        wanted = np.where(np.abs(wanted) >= _F16_OVERFLOW, np.copysign(np.inf, wanted), wanted)
     if dtype == BIT:
         return _compare_conditions(name, got, wanted, oracle, kernel), 0.0
     if dtype.kind != "float":
@@ -199,4 +197,3 @@ def _compare_conditions(
     scale = float(np.max(np.abs(left), initial=0.0)) + float(np.max(np.abs(right), initial=0.0))
     close = np.abs(left - right) <= bound(kernel, F32, oracle.rows) * scale
     return float(np.any(wrong & ~close))
-

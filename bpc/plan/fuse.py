@@ -27,7 +27,7 @@ from bpc.kernel import (
 from bpc.ops import OPS, compute_dtype, is_elementwise, scalar_form
 from bpc.passes.layout import Layout, assign_layouts, plain_layout
 from bpc.plan.groups import PRODUCTS, Group, Grouping, form_groups
-from bpc.plan.naming import describe_node, distinguish, identifier, name_kernel
+from bpc.plan.naming import describe_statement, distinguish, identifier, name_kernel
 from bpc.types import BIT, Shape, compute_type, elements, extent, multiply
 
 FLAT_PER_SLICE = 1 << 14
@@ -164,7 +164,7 @@ class _Maker:
                 compute,
                 "inner",
                 node.name,
-                describe_node(node),
+                describe_statement(node),
                 node.span,
             )
         )
@@ -197,7 +197,7 @@ class _Maker:
                 compute_dtype(node, operands),
                 self._level_of(names),
                 node.name,
-                describe_node(node),
+                describe_statement(node),
                 node.span,
             )
         )
@@ -357,9 +357,7 @@ class _Maker:
             return group.skeleton, group.inner
         operands = [*self.reads, *self.writes]
         plain = all(item.is_flat or item.is_scalar for item in operands)
-        positional = any(
-            isinstance(item, Index) and (item.axis is not None) for item in self.body
-        )
+        positional = any(isinstance(item, Index) and (item.axis is not None) for item in self.body)
         if plain and not positional:
             return "flat", len(group.space)
         rank = len(group.space)

@@ -1,4 +1,4 @@
-"""Every CUDA kernel of the zoo: three architectures, both simulator modes, the float64 reference."""
+"""Every CUDA kernel of the zoo: three architectures, both simulator modes, float64 values."""
 
 from __future__ import annotations
 

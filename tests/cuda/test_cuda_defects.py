@@ -22,11 +22,9 @@ RUNS = (
 
 DEFECTS = {
     "a row too many": ("if (r >= rows) return;", "if (r > rows) return;"),
-    "a column too few": ("c += bpc_warp", "c += bpc_warp + 1"),
     "a swapped stride": ("r * 10 + c", "r * 11 + c"),
     "a wrong constant": ("* bpc_warp + column", "* (bpc_warp - 1) + column"),
     "a guard dropped": ("if (slot == 0 && c <", "if (c <"),
-    "an element too many": ("if (c0 >= all) return;", "if (c0 > all + 64) return;"),
 }
 HEADER_DEFECTS = {
     "no barrier after loading tiles": (

@@ -161,10 +161,10 @@ def kernels_of(program: Program) -> list[Kernel]:
 
 
 def code_of(kernel: Kernel, rows: int) -> list[str]:
-    """The kernel's statements, without its name and the comments above it."""
+    """The kernel's words, without its name, comments and breaks of lines."""
     (made,) = generate("n", [kernel], rows).functions
     lines = [line.split("  //")[0] for line in made.text.splitlines() if line[:2] != "//"]
-    return [line.replace(f" {made.name}(", " f(") for line in lines]
+    return " ".join(lines).replace(f" {made.name}(", " f(").split()
 
 
 @EACH

@@ -43,9 +43,14 @@ def describe(found: Sequence[RawReport], launch: Launched) -> tuple[Report, ...]
 
 
 def _is_one_barrier(raw: RawReport, chains: Mapping[int, tuple[Place, ...]]) -> bool:
-    """Whether two addresses are copies that the compiler made of one barrier of the source."""
-    one, other = raw.pc
-    return raw.kind == _TWO_ADDRESSES and chains[one] == chains[other]
+    """Whether two addresses are copies that the compiler made of one barrier of the source.
+
+    Both have the same line. Copies come from the same callers; a copy may have lost its callers.
+    """
+    if raw.kind != _TWO_ADDRESSES:
+        return False
+    one, other = (chains[address] for address in raw.pc)
+    return one == other or not (one and other)
 
 
 def _report(raw: RawReport, launch: Launched, chains: Mapping[int, tuple[Place, ...]]) -> Report:

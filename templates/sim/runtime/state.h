@@ -36,8 +36,8 @@ enum Kind {
   UNDEFINED,
   BUDGET,
   TRAP,
-  // Threads met at one barrier through two call addresses. The host looks both up: a compiler
-  // may have duplicated one barrier of the source, otherwise this is a divergent barrier.
+  // Threads met at one line through two call addresses. The host looks both up: a compiler may
+  // have copied one barrier of the source, otherwise this is a divergent barrier.
   TWO_ADDRESSES
 };
 enum AccessKind { READ = 0, WRITE = 1, ATOMIC = 2 };
