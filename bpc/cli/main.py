@@ -13,6 +13,7 @@ import click
 from bpc import __version__
 from bpc.cli.check_command import check_command
 from bpc.cli.compile_command import compile_command
+from bpc.cli.explain_command import explain_command
 from bpc.cli.inspect_command import inspect_command
 from bpc.cli.output import emit_json, tell
 from bpc.cli.plan_command import plan_command
@@ -37,6 +38,7 @@ cli.add_command(compile_command)
 cli.add_command(plan_command)
 cli.add_command(inspect_command)
 cli.add_command(check_command)
+cli.add_command(explain_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
