@@ -33,12 +33,17 @@ from bpc.runtime.device import Device
 from bpc.runtime.select import Choice, RunGraph, Wishes, check_device, choose, graph_runner
 from bpc.spec.load import load_spec
 from bpc.spec.model import Spec
+from bpc.train.checkpoint import find_model
 from bpc.train.control import initial_control
 from bpc.train.evaluate import evaluate
+from bpc.train.files import Files, replace_file
 from bpc.train.initial import check_initials, initial_values
-from bpc.train.loop import Job, train
+from bpc.train.logical import capture, model_slots, restore, types_of
+from bpc.train.loop import Job, Resume, train
 from bpc.train.progress import NoProgress, Progress
+from bpc.train.saved import SavedRun, describe_origin
 from bpc.train.stepper import Stepper
+from bpc.train.tensorfile import encode_tensors, read_tensors
 from bpc.train.windows import plan_windows
 from bpc.types import Rows, shape_at
 
@@ -85,7 +90,8 @@ def compile(
     description = describe(loaded.data.source, loaded.data.options, loaded.data.span)
     entries = build_entries(loaded, description)
     check_initials(entries.states_of("parameter"))
-    return Net(loaded, description, entries, device, threads)
+    origin = describe_origin(loaded.path, sets, device)
+    return Net(loaded, description, entries, device, threads, origin=origin)
 
 
 class Net:
@@ -99,6 +105,7 @@ class Net:
         device: str = "auto",
         threads: int | None = None,
         run_gradients: RunGraph | None = None,
+        origin: SavedRun | None = None,
     ):
         self.spec = spec
         self.description = description
@@ -106,6 +113,7 @@ class Net:
         self._wished = device
         self._threads = threads
         self._run_gradients = run_gradients
+        self._origin = origin
         self._choice: Choice | None = None
         self._data: Dataset | None = None
         self._forward: Graph | None = None
@@ -138,6 +146,8 @@ class Net:
         steps: int | None = None,
         run_dir: str | os.PathLike[str] | None = None,
         progress: Progress | None = None,
+        stop_after: int | None = None,
+        resume: Resume | None = None,
     ) -> dict[str, Any]:
         """Train from the weights at hand, with fresh moments and counters.
 
@@ -145,10 +155,12 @@ class Net:
             steps: run so many steps, in place of `train.epochs` and `train.steps`.
             run_dir: a new or empty folder for the run; without it, `runs/<name>-<n>`.
             progress: told of what goes on.
+            stop_after: stop after this step as Ctrl-C does, with a checkpoint.
+            resume: what to go on from in place of all that; see `bpc.continued.resume`.
 
         Returns:
             steps, device, planned_peak_bytes, arena_bytes, step_ms_median, final (train_loss,
-            test_loss, test_accuracy), run_dir, seconds, notes.
+            test_loss, test_accuracy), best, checkpoint_step, run_dir, seconds, notes.
 
         Raises:
             NonFiniteError, Interrupted, DataError, UsageError: see each.
@@ -158,8 +170,15 @@ class Net:
         choice = self._chosen()
         watcher = NoProgress() if progress is None else progress
         notes = (choice.reason,) if choice.reason else ()
+        origin = self._origin.model_copy(update={"steps": steps}) if self._origin else None
         return train(
-            Job(self.spec, self.entries, choice.device, self.data, watcher, steps, run_dir, notes)
+            Job(
+                *(self.spec, self.entries, choice.device, self.data, watcher, steps, run_dir),
+                notes=notes,
+                origin=origin,
+                resume=resume,
+                stop_after=stop_after,
+            )
         )
 
     def stepper(self, data: Any = None, updates: int | None = None) -> Stepper:
@@ -259,6 +278,27 @@ class Net:
             master = master_name(name, states[name].value.dtype)
             if master in masters:
                 self.device.write_state(master, array)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the weights by name as a safetensors file, in full precision.
+
+        Raises:
+            OSError: what the system says; a file that was there before is still whole.
+        """
+        slots = model_slots(self.entries)
+        replace_file(Files(), Path(path), encode_tensors(capture(self.device, slots)))
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Set all weights from a file of `save`, a run's folder or a checkpoint.
+
+        Raises:
+            CheckpointError: the file is damaged, or names, shapes or types differ; nothing was
+                changed.
+            OSError: what the system says.
+        """
+        slots = model_slots(self.entries)
+        file = find_model(Path(path))
+        restore(self.device, slots, read_tensors(file, types_of(slots)))
 
     def write(
         self,
@@ -372,6 +412,9 @@ class Net:
         states = [*self.entries.states_of("parameter"), *self.entries.states_of("master")]
         for name, value in initial_values(states, self.spec.seed).items():
             device.write_state(name, value)
+        # Rounded once more, from the full-precision copies, as every step and every load does it.
+        slots = model_slots(self.entries)
+        restore(device, slots, capture(device, slots))
         for name, number in initial_control(self.spec, 0).items():
             device.write_scalar(name, number)
 

@@ -43,6 +43,7 @@ def _add_train(origins: dict[str, Origin], spec: Spec, node: Node | None) -> Non
         *(f"train.{key}" for key in ("epochs", "steps", "precision", "accumulate", "memory")),
         *(f"train.{key}" for key in ("nonfinite", "log_every", "eval_every", "schedule")),
         *("train.clip.global_norm", "train.warmup.steps", "train.optimizer"),
+        *(f"train.checkpoint.{key}" for key in ("every", "keep", "best")),
         *(f"train.loss_scale.{key}" for key in ("start", "growth_interval", "backoff", "growth")),
     )
     for key in defaults:
