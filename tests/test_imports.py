@@ -44,7 +44,7 @@ PLACES: dict[str, tuple[tuple[str, ...], set[str]]] = {
         ("bpc.train", "bpc.data", "bpc.diagnose", "bpc.report"),
         {*CODE, "runtime", "package"},
     ),
-    "api": (("bpc.api", "bpc.arrays", "bpc.continued"), LOOP),
+    "api": (("bpc.api", "bpc.arrays", "bpc.continued", "bpc.verify"), LOOP),
     "cli": (("bpc.cli",), {*LOOP, "api", "package"}),
 }
 

@@ -14,10 +14,12 @@ from bpc import __version__
 from bpc.cli.check_command import check_command
 from bpc.cli.compile_command import compile_command
 from bpc.cli.explain_command import explain_command
+from bpc.cli.export_command import export_command
 from bpc.cli.inspect_command import inspect_command
 from bpc.cli.output import emit_json, tell
 from bpc.cli.plan_command import plan_command
 from bpc.cli.train_command import train_command
+from bpc.cli.verify_command import verify_command
 from bpc.errors import BpcError, BudgetError, Interrupted, NonFiniteError
 
 FAULT, INTERRUPTED = 1, 130
@@ -38,6 +40,8 @@ cli.add_command(compile_command)
 cli.add_command(plan_command)
 cli.add_command(inspect_command)
 cli.add_command(check_command)
+cli.add_command(export_command)
+cli.add_command(verify_command)
 cli.add_command(explain_command)
 
 

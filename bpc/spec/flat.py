@@ -13,6 +13,7 @@ from bpc.spec.model import InitSpec, LayerSpec, Spec
 Flat = dict[str, str]
 
 _LONGEST = 120
+_MOST = 1 << 20
 # Changing these changes no number of a run.
 FREE = ("train.memory", "train.checkpoint.every", "train.checkpoint.keep", "train.checkpoint.best")
 
@@ -38,6 +39,16 @@ def flatten(spec: Spec) -> Flat:
     functions. A long value is shortened to its beginning and a digest.
     """
     return {key: _encode(value) for key, value in _values(spec)}
+
+
+def shorten(values: Flat) -> Flat:
+    """The values, or where they are very many, one digest of them all under the key `spec`."""
+    text = json.dumps(values)
+    if len(text) <= _MOST:
+        return values
+    return {
+        "spec": f"{len(values)} values, sha256 {hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    }
 
 
 def compare(old: Mapping[str, str], new: Mapping[str, str], spec: Spec) -> list[Change]:

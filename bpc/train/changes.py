@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bpc.data.read import Dataset
 from bpc.errors import Diagnostic, Note, UsageError
-from bpc.spec.flat import Change, compare, flatten
+from bpc.spec.flat import Change, compare, flatten, shorten
 from bpc.spec.model import Spec
 from bpc.spec.words import suggest
 from bpc.train.faults import CHANGED_SPEC, CheckpointError
@@ -58,7 +58,8 @@ def check_unchanged(
         CheckpointError: with every change that is not.
         UsageError: a key that is allowed to change names nothing.
     """
-    new = {**flatten(spec), CONTENTS: digest_contents(data), STEPS: json.dumps(steps)}
+    new = shorten({**flatten(spec), CONTENTS: digest_contents(data)})
+    new[STEPS] = json.dumps(steps)
     old = {**state.values, STEPS: json.dumps(state.run.steps)}
     _check_keys(allowed, {**old, **new})
     changes = compare(old, new, spec)

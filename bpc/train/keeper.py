@@ -13,7 +13,7 @@ from pathlib import Path
 from bpc import __version__
 from bpc.entries import Entries
 from bpc.runtime.device import Device
-from bpc.spec.flat import flatten
+from bpc.spec.flat import flatten, shorten
 from bpc.spec.model import Spec
 from bpc.train.changes import CONTENTS
 from bpc.train.checkpoint import (
@@ -26,7 +26,7 @@ from bpc.train.checkpoint import (
 )
 from bpc.train.files import ASIDE, Files, Written, copy_file, replace_file
 from bpc.train.logical import capture, model_slots, optimizer_slots, scalar_states
-from bpc.train.saved import SavedPlan, SavedRun, SavedState, digest_values, encode_real
+from bpc.train.saved import SavedPlan, SavedRun, SavedState, encode_real
 from bpc.train.tally import Best, Tally
 from bpc.train.tensorfile import encode_tensors
 from bpc.train.windows import Window, Windows
@@ -53,7 +53,7 @@ class Keeper:
         self._files = files
         self._told = told
         self._settings = source.spec.train.checkpoint
-        self._values = {**flatten(source.spec), CONTENTS: source.contents}
+        self._values = shorten({**flatten(source.spec), CONTENTS: source.contents})
         self._best_written: Written | None = None
         self.saved_step: int | None = None
         self.failures = 0
@@ -125,7 +125,6 @@ class Keeper:
     def _describe(self, tally: Tally) -> SavedState:
         source = self._source
         device, windows = source.device, source.windows
-        values = self._values
         kinds = scalar_states(source.entries)
         read = device.read_scalar
         epoch, batch = windows.source.locate(tally.step * windows.accumulate)
@@ -140,8 +139,7 @@ class Keeper:
             reals={name: encode_real(read(name)) for name, whole in kinds.items() if not whole},
             loop=tally.save(),
             run=source.run,
-            values=values,
-            values_digest=digest_values(values),
+            values=self._values,
             plan=SavedPlan(
                 device=device.name,
                 summary=device.summary,

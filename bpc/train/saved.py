@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import operator
@@ -19,7 +20,8 @@ from bpc.train.tensorfile import open_regular, parse_json
 
 STATE_FILE = "state.json"
 FORMAT = 1
-MOST_BYTES = 2 << 20
+MOST_BYTES = 3 << 20
+_MOST_OBJECTS = 100_000  # each takes memory far beyond its text
 
 _I64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 _Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
@@ -113,7 +115,6 @@ class SavedState(_Part):
     loop: SavedLoop
     run: SavedRun
     values: dict[str, str]
-    values_digest: _Digest
     plan: SavedPlan
     files: dict[str, SavedFile]
 
@@ -152,15 +153,16 @@ def decode_real(value: float | str) -> float:
     return value
 
 
-def digest_values(values: dict[str, str]) -> str:
-    """The digest of a spec's values."""
-    return _digest(values)
-
-
 def encode_state(state: SavedState) -> bytes:
-    """The text of a `state.json`, which ends with the digest of all that stands before."""
+    """The text of a `state.json`, which ends with the digest of all that stands before.
+
+    Raises:
+        OSError: it is longer than what would be read again.
+    """
     plain = state.model_dump(mode="json")
     text = json.dumps({**plain, "digest": _digest(plain)}, indent=1, allow_nan=False) + "\n"
+    if len(text) > MOST_BYTES:
+        raise OSError(errno.EFBIG, f"the state has more than {MOST_BYTES:,} bytes")
     return text.encode()
 
 
@@ -176,6 +178,8 @@ def read_state(path: Path) -> SavedState:
         if size > MOST_BYTES:
             raise damaged(path, f"{size:,} bytes are more than a state of {MOST_BYTES:,} can have")
         text = file.read(MOST_BYTES)
+    if text.count(b"{") + text.count(b"[") > _MOST_OBJECTS:
+        raise damaged(path, "the state has more parts than any state needs")
     found = parse_json(text, path, "the state")
     if not isinstance(found, dict):
         raise damaged(path, "the state is not a JSON object")

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from bpc.spec.words import show
 from bpc.train.faults import CheckpointError, damaged, mismatch
 
 Tensors = Mapping[str, NDArray[Any]]
@@ -32,6 +33,7 @@ _KINDS = {code: np.dtype(f"<{kind}") for kind, code in _CODES.items()}
 _KEYS = {"dtype", "shape", "data_offsets"}
 _MOST_AXES = 32
 _LARGEST = 1 << 62
+_MOST_HEADER = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +82,10 @@ def encode_tensors(tensors: Tensors) -> Iterator[bytes | memoryview]:
             yield plain.reshape(-1).view(np.uint8).data
 
 
-def read_tensors(path: Path, expected: Mapping[str, TensorType]) -> dict[str, NDArray[Any]]:
-    """The tensors of a file, which must be exactly those that are expected.
+def read_tensors(
+    path: Path, expected: Mapping[str, TensorType] | None = None
+) -> dict[str, NDArray[Any]]:
+    """The tensors of a file, which must be exactly those that are expected, where some are.
 
     Everything is checked before a byte of a tensor is read.
 
@@ -92,12 +96,15 @@ def read_tensors(path: Path, expected: Mapping[str, TensorType]) -> dict[str, ND
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         start, places = _read_header(file, path, size, _header_limit(expected))
-        _compare(path, places, expected)
+        if expected is None:
+            _refuse_foreign(path, places)
+        else:
+            _compare(path, places, expected)
         found = {}
         for place in sorted(places, key=lambda place: place.begin):
             file.seek(start + place.begin)
             found[place.name] = _read_array(file, path, place)
-    return {name: found[name] for name in expected}
+    return {place.name: found[place.name] for place in places}
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -139,7 +146,7 @@ def _make_object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     if len(made) < len(pairs):
         seen: set[str] = set()
         again = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key '{again[:40]}' stands there twice")
+        raise ValueError(f"the key {show(again)} stands there twice")
     return made
 
 
@@ -150,8 +157,10 @@ def _refuse_constant(text: str) -> object:
 # -- the header -----------------------------------------------------------------------------------
 
 
-def _header_limit(expected: Mapping[str, TensorType]) -> int:
+def _header_limit(expected: Mapping[str, TensorType] | None) -> int:
     """No header of these tensors is longer: names escaped, numbers of 20 digits, room for more."""
+    if expected is None:
+        return _MOST_HEADER
     each = (6 * len(name) + 120 + 24 * len(kind.shape) for name, kind in expected.items())
     return (64 << 10) + 2 * sum(each)
 
@@ -183,21 +192,21 @@ def _check_metadata(found: object, path: Path) -> None:
 
 def _read_place(path: Path, name: str, entry: object) -> _Place:
     def refuse(reason: str) -> CheckpointError:
-        return damaged(path, f"tensor '{name[:80]}': {reason}")
+        return damaged(path, f"tensor {show(name)}: {reason}")
 
     if not isinstance(entry, dict) or set(entry) != _KEYS:
         raise refuse("needs dtype, shape and data_offsets, and nothing else")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in _WIDTHS:
-        raise refuse(f"dtype {_show(dtype)} is unknown")
+        raise refuse(f"dtype {_shorten(dtype)} is unknown")
     if not _is_counts(shape) or len(shape) > _MOST_AXES:
-        raise refuse(f"shape {_show(shape)} is no list of extents")
+        raise refuse(f"shape {_shorten(shape)} is no list of extents")
     if not _is_counts(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise refuse(f"data_offsets {_show(offsets)} are not a beginning and an end")
+        raise refuse(f"data_offsets {_shorten(offsets)} are not a beginning and an end")
     needed = prod(shape) * _WIDTHS[dtype]
     if needed != offsets[1] - offsets[0]:
         kind = TensorType(dtype, tuple(shape))
-        raise refuse(f"{_show(str(kind))} takes {needed:.20g} bytes, not {_show(offsets)}")
+        raise refuse(f"{_shorten(str(kind))} takes {needed:.20g} bytes, not {_shorten(offsets)}")
     return _Place(name, TensorType(dtype, tuple(shape)), offsets[0], offsets[1])
 
 
@@ -207,7 +216,7 @@ def _is_counts(value: object) -> bool:
     )
 
 
-def _show(value: object) -> str:
+def _shorten(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
@@ -218,7 +227,7 @@ def _check_cover(path: Path, places: list[_Place], body: int) -> None:
     for place in sorted(places, key=lambda place: (place.begin, place.end)):
         if place.begin != end:
             fault = "overlaps the one before it" if place.begin < end else "leaves a hole before it"
-            raise damaged(path, f"tensor '{place.name[:80]}' {fault}")
+            raise damaged(path, f"tensor {show(place.name)} {fault}")
         end = place.end
     if end != body:
         raise damaged(path, f"the tensors end at byte {end:,} of the body, which has {body:,}")
@@ -233,11 +242,17 @@ def _compare(path: Path, places: list[_Place], expected: Mapping[str, TensorType
     ]
     extra = [name for name in found if name not in expected]
     reasons += [
-        f"{name[:80]}: the file has {found[name]}, the network nothing of this name"
+        f"{show(name)}: the file has {found[name]}, the network nothing of this name"
         for name in extra
     ]
     if reasons:
         raise mismatch(path, reasons)
+
+
+def _refuse_foreign(path: Path, places: list[_Place]) -> None:
+    for place in places:
+        if place.type.dtype not in _KINDS:
+            raise damaged(path, f"tensor {show(place.name)}: bpc does not use {place.type.dtype}")
 
 
 # -- bytes ----------------------------------------------------------------------------------------
