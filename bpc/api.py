@@ -148,6 +148,7 @@ class Net:
         progress: Progress | None = None,
         stop_after: int | None = None,
         resume: Resume | None = None,
+        files: Files | None = None,
     ) -> dict[str, Any]:
         """Train from the weights at hand, with fresh moments and counters.
 
@@ -157,6 +158,7 @@ class Net:
             progress: told of what goes on.
             stop_after: stop after this step as Ctrl-C does, with a checkpoint.
             resume: what to go on from in place of all that; see `bpc.continued.resume`.
+            files: writes the run's files; the system's calls, unless a test gives others.
 
         Returns:
             steps, device, planned_peak_bytes, arena_bytes, step_ms_median, final (train_loss,
@@ -178,6 +180,7 @@ class Net:
                 origin=origin,
                 resume=resume,
                 stop_after=stop_after,
+                files=files or Files(),
             )
         )
 

@@ -14,8 +14,6 @@ Flat = dict[str, str]
 
 _LONGEST = 120
 _MOST = 1 << 20
-# Changing these changes no number of a run.
-FREE = ("train.memory", "train.checkpoint.every", "train.checkpoint.keep", "train.checkpoint.best")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +34,8 @@ def flatten(spec: Spec) -> Flat:
     """Every value that decides what a run computes, as JSON text by dotted key.
 
     The keys are those of `Spec.origins`, and more for names, connections, declared parameters and
-    functions. A long value is shortened to its beginning and a digest.
+    functions; `train.memory` and `train.checkpoint`, which change no number, are left out. A long
+    value is shortened to its beginning and a digest.
     """
     return {key: _encode(value) for key, value in _values(spec)}
 
@@ -46,9 +45,8 @@ def shorten(values: Flat) -> Flat:
     text = json.dumps(values)
     if len(text) <= _MOST:
         return values
-    return {
-        "spec": f"{len(values)} values, sha256 {hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    }
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return {"spec": f"{len(values)} values, sha256 {digest}"}
 
 
 def compare(old: Mapping[str, str], new: Mapping[str, str], spec: Spec) -> list[Change]:
@@ -57,7 +55,7 @@ def compare(old: Mapping[str, str], new: Mapping[str, str], spec: Spec) -> list[
     return [
         Change(key, old.get(key), new.get(key), _place(spec, key))
         for key in keys
-        if old.get(key) != new.get(key) and key not in FREE
+        if old.get(key) != new.get(key)
     ]
 
 

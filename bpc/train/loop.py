@@ -88,7 +88,8 @@ def train(job: Job) -> dict[str, Any]:
         CheckpointError: the checkpoint to go on from does not fit the network.
     """
     resume = job.resume
-    folder = resume.folder if resume else make_run_folder(job.spec.name, job.run_dir)
+    name, wished = job.spec.name, job.run_dir
+    folder = resume.folder if resume else make_run_folder(name, wished, job.files)
     try:
         return _Run(job, folder).go()
     finally:

@@ -65,21 +65,23 @@ class RunFolder:
         self._lock.release()
 
 
-def make_run_folder(name: str, wished: str | os.PathLike[str] | None) -> RunFolder:
+def make_run_folder(
+    name: str, wished: str | os.PathLike[str] | None, files: Files | None = None
+) -> RunFolder:
     """Make the folder of a new run: `wished`, or `runs/<name>-<n>` with the next free n.
 
     Raises:
         UsageError: `wished` exists and is no empty folder, or another process trains into it.
     """
     if wished is None:
-        return RunFolder(_make_next(name))
+        return RunFolder(_make_next(name), files)
     path = Path(wished)
     if path.exists() and not path.is_dir():
         raise _not_empty(path)
     path.mkdir(parents=True, exist_ok=True)
     if any(path.iterdir()) and not is_locked(path):
         raise _not_empty(path)
-    made = RunFolder(path)
+    made = RunFolder(path, files)
     # Two processes may have found it empty; the one that came second to the lock sees it here.
     if any(inner.name != LOCK_FILE for inner in path.iterdir()):
         made.release()
