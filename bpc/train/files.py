@@ -100,12 +100,22 @@ def replace_file(files: Files, path: Path, chunks: Iterable[Bytes]) -> Written:
         OSError: what the system says; the old content is still there, unless the failure came
             after the new one had taken its name.
     """
+    written = swap_in(files, path, chunks)
+    files.sync_folder(path.parent)
+    return written
+
+
+def swap_in(files: Files, path: Path, chunks: Iterable[Bytes]) -> Written:
+    """`replace_file`, but a crash may still bring the old content back.
+
+    Raises:
+        OSError: what the system says; the old content is still there.
+    """
     aside = path.with_name(f"{ASIDE}{path.name}")
     files.remove(aside)
     try:
         written = write_new(files, aside, chunks)
         files.rename(aside, path)
-        files.sync_folder(path.parent)
     except OSError:
         _try_remove(files, aside)
         raise

@@ -24,7 +24,7 @@ from bpc.train.checkpoint import (
     prune,
     write_checkpoint,
 )
-from bpc.train.files import ASIDE, Files, Written, copy_file, replace_file
+from bpc.train.files import ASIDE, Files, Written, copy_file, swap_in
 from bpc.train.logical import capture, model_slots, optimizer_slots, scalar_states
 from bpc.train.saved import SavedPlan, SavedRun, SavedState, encode_real
 from bpc.train.tally import Best, Tally
@@ -92,7 +92,8 @@ class Keeper:
         model = capture(source.device, model_slots(source.entries))
         try:
             path = source.folder / BEST
-            self._best_written = replace_file(self._files, path, encode_tensors(model))
+            # Its name is not synced: the next checkpoint has the file too, and brings it back.
+            self._best_written = swap_in(self._files, path, encode_tensors(model))
         except OSError as error:
             self._fail(f"the best model, of step {tally.step}, could not be written", error)
         else:

@@ -32,9 +32,7 @@ train:
   optimizer: {adam: {lr: 0.01}}
   checkpoint: {every: 1, keep: 1000}
 """
-DROPOUT = (
-    "[{linear: {name: fc1, out: 6}}, {dropout: 0.4}, {relu: {name: act}}, {linear: {out: 3}}]"
-)
+DROPOUT = "[{linear: {name: fc1, out: 6}}, {dropout: 0.4}, {relu: {name: act}}, {linear: {out: 3}}]"
 # A state that one of these does not save, another needs.
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "dropout": {"model": DROPOUT},
@@ -69,7 +67,9 @@ class FailingFiles(Unsynced):
     `torn`: a write that fails has written half of its bytes before.
     """
 
-    def __init__(self, at: int = -1, code: int = errno.ENOSPC, torn: bool = False, on: bool = False):
+    def __init__(
+        self, at: int = -1, code: int = errno.ENOSPC, torn: bool = False, on: bool = False
+    ):
         self.at, self.code, self.torn, self.on = at, code, torn, on
         self.calls: list[str] = []
 
@@ -170,3 +170,9 @@ def contents_of(checkpoint: Path) -> dict[str, Any]:
     state = json.loads((checkpoint / "state.json").read_text())
     del state["digest"], state["loop"]["seconds"], state["run"]
     return {**found, "state": state}
+
+
+def resume_at(run: Path, step: int) -> Resume:
+    """What a run needs to go on from one of its checkpoints."""
+    path = run / "checkpoints" / f"step-{step:06d}"
+    return Resume(RunFolder(run), open_checkpoint(path))

@@ -19,6 +19,7 @@ from nets import (
     contents_of,
     go_on,
     metrics_of,
+    resume_at,
     states_of,
     stop_at,
     train_straight,
@@ -99,7 +100,7 @@ def test_resumed_twice_reads_every_row_as_often(tmp_path: Path) -> None:
     stop_at(net_again(net), tmp_path / "run", 4)
     run, checkpoints = tmp_path / "run", tmp_path / "run" / "checkpoints"
     try:
-        net.train(resume=resume_from(run, checkpoints / "step-000004"), stop_after=9)
+        net.train(resume=resume_at(run, 4), stop_after=9)
     except Interrupted:
         go_on(net, run, checkpoints / "step-000009")
     assert [rows.tolist() for rows in seen] == [rows.tolist() for rows in straight]
@@ -142,14 +143,6 @@ def overflow_in(net: Any, step: int) -> None:
             device.write_state("grad.fc2.weight", np.full_like(gradient, np.inf))
 
     device.run = spoilt
-
-
-def resume_from(run: Path, checkpoint: Path) -> Any:
-    from bpc.train.checkpoint import open_checkpoint
-    from bpc.train.loop import Resume
-    from bpc.train.run_folder import RunFolder
-
-    return Resume(RunFolder(run), open_checkpoint(checkpoint))
 
 
 def net_again(net: Any) -> Any:
