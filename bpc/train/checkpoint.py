@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from bpc.entries import Entries
 from bpc.errors import BpcError
 from bpc.runtime.device import Device
+from bpc.spec.words import show
 from bpc.train.faults import NO_CHECKPOINT, CheckpointError, damaged
 from bpc.train.files import (
     ASIDE,
@@ -219,7 +220,7 @@ def _check_scalars(found: Checkpoint, entries: Entries) -> dict[str, float | int
     whole = {name for name, is_whole in needed.items() if is_whole}
     if set(state.integers) != whole or set(state.reals) != set(needed) - whole:
         names = {*state.integers, *state.reals} ^ set(needed)
-        shown = ", ".join(sorted(names)[:5]) or "an integer for a number"
+        shown = ", ".join(show(name) for name in sorted(names)[:5]) or "an integer for a number"
         reason = f"the control block differs from the network's: {shown}"
         raise damaged(found.path / STATE_FILE, reason)
     return state.scalars()

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from bpc.spec.words import show
 from bpc.train.faults import damaged
 from bpc.train.tensorfile import open_regular, parse_json
 
@@ -199,7 +200,7 @@ def _validate(path: Path, found: dict[str, Any]) -> SavedState:
     except ValidationError as fault:
         first = fault.errors(include_url=False, include_input=False)[0]
         key = ".".join(str(part) for part in first["loc"])[:120]
-        raise damaged(path, f"{key}: {first['msg']}") from None
+        raise damaged(path, f"{show(key)}: {first['msg']}") from None
 
 
 def _with_tuple(loop: object) -> object:

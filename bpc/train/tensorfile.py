@@ -206,7 +206,7 @@ def _read_place(path: Path, name: str, entry: object) -> _Place:
     needed = prod(shape) * _WIDTHS[dtype]
     if needed != offsets[1] - offsets[0]:
         kind = TensorType(dtype, tuple(shape))
-        raise refuse(f"{_shorten(str(kind))} takes {needed:.20g} bytes, not {_shorten(offsets)}")
+        raise refuse(f"{str(kind)[:60]} takes {needed:.20g} bytes, not {_shorten(offsets)}")
     return _Place(name, TensorType(dtype, tuple(shape)), offsets[0], offsets[1])
 
 
@@ -217,7 +217,7 @@ def _is_counts(value: object) -> bool:
 
 
 def _shorten(value: object) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
+    text = json.dumps(value)  # which has no character that a terminal could not show
     return text if len(text) <= 60 else text[:57] + "..."
 
 
