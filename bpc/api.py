@@ -24,7 +24,7 @@ from bpc.data.batches import Batches
 from bpc.data.describe import Description, describe
 from bpc.data.read import Dataset, read
 from bpc.entries import PREDICT, Entries, build_entries
-from bpc.errors import BudgetError, Span, UsageError
+from bpc.errors import BudgetError, Diagnostic, Span, UsageError
 from bpc.gradients import GradientGraph, build_forward, build_gradients, names_of
 from bpc.ir import Graph
 from bpc.ops.layers import layer_schemas, loss_schemas
@@ -358,6 +358,12 @@ class Net:
         if kernel is not None:
             return show_kernel(planned, source, kernel)
         return list_kernels(planned, source, self.spec.train.accumulate)
+
+    def lint(self) -> list[Diagnostic]:
+        """What the spec says and is seldom meant, in order of place; see `docs/lints.md`."""
+        from bpc.diagnose.lints import find_lints
+
+        return find_lints(self.spec, self.description)
 
     def check_kernels(
         self, rows: int | None = None, told: Callable[[str], None] = lambda text: None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bpc.cli.lint_command import tell_warnings
 from bpc.cli.options import output_options, spec_options
 from bpc.cli.output import Results, count, emit_json, show, table, tell
 
@@ -39,6 +40,7 @@ def check_command(
     from bpc import api
 
     net = api.compile(spec, **wishes)
+    warnings = tell_warnings(net.lint(), as_json or quiet)
     if kernels:
         results: Results = net.check_kernels(
             rows, (lambda text: None) if quiet or as_json else tell
@@ -49,7 +51,8 @@ def check_command(
         lines = format_gradients(results, quiet)
     ok = bool(results["ok"])
     if as_json:
-        emit_json("check", ok, {k: v for k, v in results.items() if k != "ok"})
+        facts = {k: v for k, v in results.items() if k != "ok"}
+        emit_json("check", ok, {**facts, "warnings": warnings})
     else:
         for line in lines:
             show(line)

@@ -16,6 +16,7 @@ from bpc.cli.compile_command import compile_command
 from bpc.cli.explain_command import explain_command
 from bpc.cli.export_command import export_command
 from bpc.cli.inspect_command import inspect_command
+from bpc.cli.lint_command import lint_command
 from bpc.cli.output import emit_json, tell
 from bpc.cli.plan_command import plan_command
 from bpc.cli.train_command import train_command
@@ -43,6 +44,7 @@ cli.add_command(check_command)
 cli.add_command(export_command)
 cli.add_command(verify_command)
 cli.add_command(explain_command)
+cli.add_command(lint_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from bpc.cli.lint_command import tell_warnings
 from bpc.cli.options import output_options, wish_options
 from bpc.cli.output import Results, emit_json, place, show
 from bpc.cli.progress import SilentProgress, TableProgress
@@ -56,7 +57,9 @@ def train_command(
             from bpc import api
 
             net = api.compile(spec, **wishes)
+            warnings = tell_warnings(net.lint(), as_json or quiet)
             results = net.train(steps=steps, run_dir=run_dir, progress=progress)
+            results = {**results, "warnings": warnings}
         else:
             from bpc import continued
 
