@@ -15,6 +15,7 @@ from bpc.cli.check_command import check_command
 from bpc.cli.compile_command import compile_command
 from bpc.cli.explain_command import explain_command
 from bpc.cli.export_command import export_command
+from bpc.cli.graph_command import graph_command
 from bpc.cli.inspect_command import inspect_command
 from bpc.cli.lint_command import lint_command
 from bpc.cli.output import emit_json, tell
@@ -45,6 +46,7 @@ cli.add_command(export_command)
 cli.add_command(verify_command)
 cli.add_command(explain_command)
 cli.add_command(lint_command)
+cli.add_command(graph_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -47,12 +47,16 @@ def build_joint(forward: Graph, spec: Spec) -> Graph:
 
     The gradients are those of the mean loss by every parameter.
     """
+    return verify(_write_out(join_passes(forward, spec)), OPS)
+
+
+def join_passes(forward: Graph, spec: Spec) -> Graph:
+    """The whole forward graph, and behind it what the parameters' gradients need."""
     of = [state.name for state in forward.states if state.kind == "parameter"]
     made = build_gradients(forward, spec, of).graph
     known = {node.name for node in forward.nodes}
     nodes = (*forward.nodes, *(node for node in made.nodes if node.name not in known))
-    joint = replace(made, nodes=nodes, outputs=(*forward.outputs, *made.outputs))
-    return verify(_write_out(joint), OPS)
+    return replace(made, nodes=nodes, outputs=(*forward.outputs, *made.outputs))
 
 
 def _write_out(graph: Graph) -> Graph:
