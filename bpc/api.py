@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,20 +23,22 @@ from bpc.data.batches import Batches
 from bpc.data.describe import Description, describe
 from bpc.data.read import Dataset, read
 from bpc.entries import PREDICT, Entries, build_entries
-from bpc.errors import BudgetError, Diagnostic, Span, UsageError
+from bpc.errors import BudgetError, Diagnostic, Note, UsageError
 from bpc.gradients import GradientGraph, build_forward, build_gradients, names_of
 from bpc.ir import Graph
+from bpc.lower import find_faults
 from bpc.ops.layers import layer_schemas, loss_schemas
 from bpc.optimizer import OPTIMIZERS, master_name
 from bpc.runtime.device import Device
 from bpc.runtime.select import Choice, RunGraph, Wishes, check_device, choose, graph_runner
-from bpc.spec.load import load_spec
+from bpc.spec.load import IncompleteSpec, load_spec
 from bpc.spec.model import Spec
 from bpc.train.checkpoint import find_model
 from bpc.train.control import initial_control
 from bpc.train.evaluate import evaluate
 from bpc.train.files import Files, replace_file
-from bpc.train.initial import check_initials, initial_values
+from bpc.train.hints import find_hints
+from bpc.train.initial import by_way_of_master, check_initials, initial_values
 from bpc.train.logical import capture, model_slots, restore, types_of
 from bpc.train.loop import Job, Resume, train
 from bpc.train.progress import NoProgress, Progress
@@ -78,20 +79,30 @@ def compile(
         UsageError: there is no such device.
     """
     check_device(device)
-    sets = dict(set or {})
+    sets, places = dict(set or {}), {}
     if memory is not None:
-        sets["train.memory"] = memory
+        sets["train.memory"], places["train.memory"] = memory, "--memory"
     if seed is not None:
-        sets["seed"] = seed
-    loaded = load_spec(os.fspath(spec), layer_schemas(), loss_schemas(), OPTIMIZERS, sets)
-    if memory is not None:
-        origins = {**loaded.origins, "train.memory": Span("--memory", 1, 1)}
-        loaded = replace(loaded, origins=origins)
+        sets["seed"], places["seed"] = seed, "--seed"
+    loaded = _load(os.fspath(spec), sets, places)
     description = describe(loaded.data.source, loaded.data.options, loaded.data.span)
     entries = build_entries(loaded, description)
     check_initials(entries.states_of("parameter"))
     origin = describe_origin(loaded.path, sets, device)
     return Net(loaded, description, entries, device, threads, origin=origin)
+
+
+def _load(path: str, sets: Mapping[str, object], places: Mapping[str, str]) -> Spec:
+    """The spec; where it is at fault, what lowering says of its good parts is told as well."""
+    try:
+        layers, losses = layer_schemas(), loss_schemas()
+        return load_spec(path, layers, losses, OPTIMIZERS, sets, places=places)
+    except IncompleteSpec as fault:
+        if fault.spec is None:
+            raise
+        data = fault.spec.data
+        found = find_faults(fault.spec, describe(data.source, data.options, data.span))
+        raise fault.with_more(found) from None
 
 
 class Net:
@@ -171,7 +182,7 @@ class Net:
             raise UsageError.at(BAD_ARRAY, f"steps is {steps}, at least 1 is needed", None)
         choice = self._chosen()
         watcher = NoProgress() if progress is None else progress
-        notes = (choice.reason,) if choice.reason else ()
+        notes = (Note(choice.reason), *self._hints()) if choice.reason else self._hints()
         origin = self._origin.model_copy(update={"steps": steps}) if self._origin else None
         return train(
             Job(
@@ -277,7 +288,7 @@ class Net:
         check_shapes(arrays, {name: shape_at(s.value.shape, 1) for name, s in states.items()})
         masters = {state.name for state in self.entries.states_of("master")}
         for name, array in arrays.items():
-            self.device.write_state(name, array)
+            self.device.write_state(name, by_way_of_master(states[name], array))
             master = master_name(name, states[name].value.dtype)
             if master in masters:
                 self.device.write_state(master, array)
@@ -308,23 +319,27 @@ class Net:
         target: str = "cpu",
         out: str | os.PathLike[str] | None = None,
         dump: str | os.PathLike[str] | None = None,
+        debug_lines: bool = False,
     ) -> dict[str, Any]:
         """Write the readable source, its headers, plan, manifest and a page about them.
 
         Args:
-            target: what to write source for: cpu.
+            target: what to write source for: cpu, cuda or all.
             out: a folder; without it, `generated/<name>`.
             dump: a folder for the text of every stage of the compiler.
+            debug_lines: put `#line` at each statement, so that compilers, debuggers and the
+                simulator name the spec's line.
 
         Returns:
-            files, kernels, launches_per_step, arena_bytes, profile.
+            files, kernels, launches_per_step, arena_bytes, profile, target.
 
         Raises:
             BudgetError, UsageError, OSError: see each.
         """
         from bpc.report.artifacts import write_artifacts
 
-        return write_artifacts(self.spec, self.entries, self._planned(), target, out, dump)
+        planned = self._planned()
+        return write_artifacts(self.spec, self.entries, planned, target, out, dump, debug_lines)
 
     def plan_memory(self, svg: str | os.PathLike[str] | None = None) -> dict[str, Any]:
         """What a training step keeps in memory: sizes, lifetimes, places, reasons.
@@ -341,23 +356,47 @@ class Net:
         planned = self._planned(find_least=True)
         if svg is not None:
             write_text(Path(svg), draw_memory(planned, self.spec.name))
-        return report_memory(planned)
+        notes = [{"text": n.text, "place": n.span and n.span.to_json()} for n in self._hints()]
+        return {**report_memory(planned), "notes": notes}
 
-    def inspect(self, kernel: str | None = None) -> dict[str, Any]:
+    def inspect(
+        self,
+        kernel: str | None = None,
+        target: str = "cpu",
+        arch: str = "sm_90",
+        ptx: bool = False,
+        sass: bool = False,
+    ) -> dict[str, Any]:
         """All kernels with what they move and compute, or one with its formulas and source.
+
+        Args:
+            kernel: a function of the text, or a kernel that it serves.
+            target: cpu or cuda; for cuda also registers, spills, shared memory and the bound of
+                the occupancy.
+            arch: a CUDA architecture.
+            ptx: of one kernel, its PTX with the lines of the source.
+            sass: of one kernel, its machine code with the lines of the source.
 
         Raises:
             BudgetError: no plan fits the budget.
             UsageError: there is no such kernel.
+            ToolError: for cuda, NVRTC or the disassembler is missing.
         """
+        from bpc.report.artifacts import generate_sources
         from bpc.report.inspect import list_kernels, show_kernel
-        from bpc.runtime.cpu.build import write_source
 
-        planned = self._planned()
-        source = write_source(planned.program, self.spec.name)
+        planned, accumulate = self._planned(), self.spec.train.accumulate
+        sources = generate_sources(self.spec, planned.program, target)
+        if sources.cpu is not None:
+            if kernel is not None:
+                return show_kernel(planned, sources.cpu, kernel)
+            return list_kernels(planned, sources.cpu, accumulate)
+        from bpc.report.inspect_cuda import list_cuda, show_cuda
+
+        assert sources.cuda is not None
         if kernel is not None:
-            return show_kernel(planned, source, kernel)
-        return list_kernels(planned, source, self.spec.train.accumulate)
+            return show_cuda(planned, sources.cuda, kernel, arch, ptx, sass)
+        return list_cuda(planned, sources.cuda, accumulate, arch)
 
     def lint(self) -> list[Diagnostic]:
         """What the spec says and is seldom meant, in order of place; see `docs/lints.md`."""
@@ -400,6 +439,9 @@ class Net:
             self._set_initial(self._choice.device)
         return self._choice
 
+    def _hints(self) -> tuple[Note, ...]:
+        return find_hints(self.spec, self.description, self.entries)
+
     def _planned(self, find_least: bool = False) -> Planned:
         """The program under the spec's budget; needs no compiler."""
         from bpc.runtime.cpu.build import plan
@@ -421,9 +463,6 @@ class Net:
         states = [*self.entries.states_of("parameter"), *self.entries.states_of("master")]
         for name, value in initial_values(states, self.spec.seed).items():
             device.write_state(name, value)
-        # Rounded once more, from the full-precision copies, as every step and every load does it.
-        slots = model_slots(self.entries)
-        restore(device, slots, capture(device, slots))
         for name, number in initial_control(self.spec, 0).items():
             device.write_scalar(name, number)
 

@@ -13,7 +13,7 @@ from bpc.train.changes import check_unchanged
 from bpc.train.checkpoint import Checkpoint, find_checkpoint
 from bpc.train.loop import Resume
 from bpc.train.progress import NoProgress, Progress
-from bpc.train.run_folder import RunFolder, open_run_folder
+from bpc.train.run_folder import RESOLVED, SPEC, RunFolder, open_run_folder
 from bpc.train.saved import SavedRun
 
 
@@ -96,4 +96,7 @@ def _find_spec(was: SavedRun, folder: RunFolder) -> str:
         return was.spec
     if os.path.exists(was.absolute):
         return was.absolute
-    return str(folder.path / "spec.yaml")
+    # One file holds it all where others, which the copy names by their old places, are a part.
+    copied = folder.path / f"{SPEC}.yaml"
+    extended = (folder.path / f"{SPEC}.base1.yaml").exists()
+    return str(folder.path / RESOLVED if extended else copied)

@@ -16,6 +16,8 @@ class Span:
     width: int = 1
 
     def __str__(self) -> str:
+        if self.file.startswith("--"):
+            return self.file  # an option of the command line has no lines
         return f"{self.file}:{self.line}:{self.column}"
 
     def to_json(self) -> dict[str, object]:

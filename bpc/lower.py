@@ -7,18 +7,30 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bpc.data.describe import Description
-from bpc.errors import BpcError, Collector, Note, Span, SpecError
+from bpc.errors import BpcError, Collector, Diagnostic, Note, Span, SpecError
 from bpc.expr import Expr, Var, parse_formula, select, substitute
 from bpc.ir import Builder, Graph, Init, State, Value, verify
+from bpc.lossfit import SHAPES_DIFFER, check_loss
 from bpc.ops import LOSSES, OPS, ShapeFault
 from bpc.ops.layers import FORMULA
 from bpc.spec.model import FunctionSpec, InitSpec, LayerSpec, Spec
-from bpc.types import BIT, I64, PRECISIONS, DType, Rows, Shape, compute_type, format_shape
+from bpc.types import (
+    BIT,
+    I64,
+    PRECISIONS,
+    DType,
+    Rows,
+    Shape,
+    compute_type,
+    count_of,
+    format_shape,
+)
 
 CONTROL_DROPOUT = ("seed", "window", "first_row")
 """Control values that draws are keyed by; they are i64 scalars set before a call."""
 
-SHAPES_DIFFER = "BPC0204"
+UNKNOWN_WEIGHT = "BPC0205"
+SAME_NAME = "BPC0206"
 
 
 @dataclass(slots=True)
@@ -58,7 +70,9 @@ class _Lowering:
         if found is None or name not in self.states:
             weights = [key for key, state in self.states.items() if state.kind == "parameter"]
             told = ", ".join(weights) or "none yet"
-            raise self.fault("BPC0205", f"no weight is called '{name}'", option, f"known: {told}")
+            raise self.fault(
+                UNKNOWN_WEIGHT, f"no weight is called '{name}'", option, f"known: {told}"
+            )
         if found.shape[: len(shape)] != shape:
             message = (
                 f"{self._title()}: sizes differ, the layer needs {format_shape(shape)}, "
@@ -128,14 +142,11 @@ def lower(spec: Spec, description: Description, training: bool, with_loss: bool 
         SpecError: shapes, formulas or references do not fit; all faults at once where a later
             layer does not depend on an earlier fault.
     """
-    storage = PRECISIONS[spec.train.precision]
-    lowering = _Lowering(spec, description, training, Builder(OPS, spec.span), storage)
+    lowering = _start(spec, description, training)
     inputs = _declare_inputs(lowering, with_loss)
-    _declare_parameters(lowering)
-    found = Collector()
-    _parse_functions(lowering, found)
-    for layer in spec.layers:
-        _collect(found, lowering, layer)
+    found = _lower_layers(lowering)
+    if with_loss:
+        _collect_loss(found, lowering)
     found.raise_if_any()
     outputs = _finish(lowering, with_loss)
     graph = Graph(
@@ -146,6 +157,46 @@ def lower(spec: Spec, description: Description, training: bool, with_loss: bool 
         outputs,
     )
     return verify(graph, OPS)
+
+
+def find_faults(spec: Spec, description: Description) -> tuple[Diagnostic, ...]:
+    """What lowering finds in a spec of which some parts are missing, because they are at fault.
+
+    Layers that need such a part are passed over, and nothing is said of weights that are not
+    found: they may belong to one.
+    """
+    lowering = _start(spec, description, training=True)
+    _declare_inputs(lowering, with_target=True)
+    found = _lower_layers(lowering)
+    _collect_loss(found, lowering)
+    return tuple(item for item in found.found if item.code != UNKNOWN_WEIGHT)
+
+
+def _start(spec: Spec, description: Description, training: bool) -> _Lowering:
+    storage = PRECISIONS[spec.train.precision]
+    return _Lowering(spec, description, training, Builder(OPS, spec.span), storage)
+
+
+def _lower_layers(lowering: _Lowering) -> Collector:
+    """Lower parameters, functions and layers; what they lack is gathered."""
+    found = Collector()
+    _declare_parameters(lowering)
+    _parse_functions(lowering, found)
+    for layer in lowering.spec.layers:
+        _collect(found, lowering, layer)
+    return found
+
+
+def _collect_loss(found: Collector, lowering: _Lowering) -> None:
+    """Note where the model's result does not suit the loss, if there is a result."""
+    spec = lowering.spec
+    if not spec.loss.inputs or spec.loss.inputs[0] not in lowering.known:
+        return
+    prediction = lowering.known[spec.loss.inputs[0]]
+    try:
+        check_loss(spec, lowering.description, prediction, lowering.places)
+    except SpecError as error:
+        found.found.extend(error.diagnostics)
 
 
 def _declare_inputs(lowering: _Lowering, with_target: bool) -> tuple[Value, ...]:
@@ -173,13 +224,16 @@ def _declare_parameters(lowering: _Lowering) -> None:
 
 
 def _parse_functions(lowering: _Lowering, found: Collector) -> None:
+    """Read all functions; one that is at fault stands for its input where it is used."""
+    later = {row.name: row.span for row in lowering.spec.functions}
     for row in lowering.spec.functions:
         try:
-            expr = parse_formula(row.formula, row.arguments, row.span, lowering.functions)
+            expr = parse_formula(row.formula, row.arguments, row.span, lowering.functions, later)
         except BpcError as error:
             found.found.extend(error.diagnostics)
-        else:
-            lowering.functions[row.name] = (row.arguments, expr)
+            expr = Var(row.arguments[0])
+        del later[row.name]
+        lowering.functions[row.name] = (row.arguments, expr)
 
 
 def _collect(found: Collector, lowering: _Lowering, layer: LayerSpec) -> None:
@@ -212,6 +266,10 @@ def _as_number(lowering: _Lowering, value: Value) -> Value:
     written_out = op not in OPS.layers()  # a formula or a function
     if value.dtype != BIT or written_out or (op in OPS and OPS[op].body is not None):
         return value
+    return _number(lowering, value)
+
+
+def _number(lowering: _Lowering, value: Value) -> Value:
     return lowering.builder.add(
         "map",
         value,
@@ -243,25 +301,40 @@ def _apply(lowering: _Lowering, layer: LayerSpec, inputs: Sequence[Value]) -> Va
 def _apply_function(
     lowering: _Lowering, function: FunctionSpec, inputs: Sequence[Value]
 ) -> Value:
-    if function.name not in lowering.functions:
-        raise lowering.fault("BPC0206", f"function '{function.name}' has a faulty formula")
     arguments, expr = lowering.functions[function.name]
     if len(arguments) != len(inputs):
         raise lowering.fault(
-            "BPC0207", f"'{function.name}' takes {len(arguments)} inputs, found {len(inputs)}"
+            "BPC0207",
+            f"'{function.name}' takes {count_of(len(arguments), 'input')}, found {len(inputs)}",
         )
     return _map(lowering, expr, arguments, inputs)
 
 
 def _apply_formula(lowering: _Lowering, layer: LayerSpec, inputs: Sequence[Value]) -> Value:
     """The formula may call its first input x, and every input by its own name."""
-    local = [name.rsplit(".", 1)[-1] for name in layer.inputs]
+    named = dict(zip(layer.inputs, inputs, strict=True))  # an input that is named twice counts once
+    local = [name.rsplit(".", 1)[-1] for name in named]
     span = layer.spans.get("formula", layer.span)
+    _refuse_same_names(lowering, list(named), local, span)
     text = str(layer.options["formula"])
-    expr = parse_formula(text, {"x", *local}, span, lowering.functions)
+    expr = parse_formula(text, ("x", *local), span, lowering.functions)
     if "x" not in local:
         expr = substitute(expr, {"x": Var(local[0])})
-    return _map(lowering, expr, tuple(local), inputs)
+    return _map(lowering, expr, tuple(local), tuple(named.values()))
+
+
+def _refuse_same_names(
+    lowering: _Lowering, full: Sequence[str], local: Sequence[str], span: Span
+) -> None:
+    """In a formula an input goes by the last part of its name, which must tell it from others."""
+    first: dict[str, str] = {}
+    for name, short in zip(full, local, strict=True):
+        other = first.setdefault(short, name)
+        if other == name:
+            continue
+        message = f"{lowering._title()}: '{other}' and '{name}' are both called '{short}' here"
+        help = f"rename one above: {{name: other, formula: x, from: {name}}}; then read 'other'"
+        raise SpecError.at(SAME_NAME, message, span, lowering._origins(), help)
 
 
 def _map(
@@ -275,17 +348,18 @@ def _map(
 def _finish(lowering: _Lowering, with_loss: bool) -> tuple[tuple[str, str], ...]:
     """Name the outputs; the loss is lowered last."""
     spec, b = lowering.spec, lowering.builder
-    predicted = spec.loss.inputs[0]
-    outputs = [("prediction", lowering.known[predicted].name)]
-    if not with_loss:
-        return tuple(outputs)
+    predicted = lowering.known[spec.loss.inputs[0]]
     lowering.layer = None
     lowering.options, lowering.spans = spec.loss.options, spec.loss.spans
     b.span, b.scope = spec.loss.span, "loss"
+    if predicted.dtype == BIT:
+        predicted = _number(lowering, predicted)
+    outputs = [("prediction", predicted.name)]
+    if not with_loss:
+        return tuple(outputs)
     target = lowering.known["target"]
     try:
-        loss, weight = LOSSES[spec.loss.op].build(lowering, lowering.known[predicted], target)
+        loss, weight = LOSSES[spec.loss.op].build(lowering, predicted, target)
     except ShapeFault as fault:
         raise _placed(lowering, fault) from None
     return (*outputs, ("loss", loss.name), ("weight", weight.name))
-

@@ -11,19 +11,27 @@ from bpc.spec.model import Spec
 from bpc.types import DType, LayerSchema, Option, compute_type
 
 _LR = Option("lr", "float", None, minimum=0.0, help="learning rate; `train.lr` is the same")
-_DECAY = Option("weight_decay", "float", 0.0, minimum=0.0)
+_DECAY = Option("weight_decay", "float", 0.0, minimum=0.0, help="times w, added to the gradient")
 _BETAS = (
-    Option("beta1", "float", 0.9, minimum=0.0, maximum=1.0),
-    Option("beta2", "float", 0.999, minimum=0.0, maximum=1.0),
+    Option("beta1", "float", 0.9, minimum=0.0, maximum=1.0, help="share kept of the mean of g"),
+    Option("beta2", "float", 0.999, minimum=0.0, maximum=1.0, help="the same of g squared"),
     Option("eps", "float", 1e-8, minimum=0.0, help="added to the root after bias correction"),
 )
 OPTIMIZERS: Mapping[str, LayerSchema] = {
     "sgd": LayerSchema(
-        "sgd", (_LR, Option("momentum", "float", 0.0, minimum=0.0), _DECAY), shorthand="lr"
+        "sgd",
+        (
+            _LR,
+            Option("momentum", "float", 0.0, minimum=0.0, help="share kept of the last move"),
+            _DECAY,
+        ),
+        shorthand="lr",
     ),
     "adam": LayerSchema("adam", (_LR, *_BETAS, _DECAY), shorthand="lr"),
     "adamw": LayerSchema(
-        "adamw", (_LR, *_BETAS, replace(_DECAY, default=0.01)), shorthand="lr"
+        "adamw",
+        (_LR, *_BETAS, replace(_DECAY, default=0.01, help="of matrices; times lr w, beside Adam")),
+        shorthand="lr",
     ),
 }
 
@@ -147,7 +155,7 @@ def _cast(make: UpdateBuilder, name: str, expr: Expr, **operands: Value) -> Valu
     make.b = replace(here, span=make.spec.train.optimizer.span, scope="update", role="control")
     if known is None:
         # 1 - beta^t cancels: computed in f64, rounded once.
-        exact = make.scalar(f"{name}.exact", expr, **operands)
+        exact = make.scalar(f"{name}.exact", expr, "f64", **operands)
         known = make.scalar(name, Var("x"), make.real, x=exact)
     make.b = here
     return known

@@ -97,6 +97,11 @@ def format_bytes(count: int) -> str:
     return f"{count} B" if unit == "B" else f"{value:.2f} {unit}"
 
 
+def count_of(number: int, noun: str) -> str:
+    """`1 step`, `1,024 steps`; the noun is given in the singular and takes an s."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """One option of a layer, loss or optimizer: what a spec may write and what it means.

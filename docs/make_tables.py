@@ -70,15 +70,6 @@ MEANINGS = {
     "train.checkpoint.best": "keep the weights of the evaluation with the least held-out loss too",
 }
 
-# Layers whose rows in the code say nothing about themselves.
-LAYER_MEANINGS = {
-    "conv2d": "2-d convolution of [batch, channels, height, width]; the weight is "
-    "[out, channels, height, width]",
-    "reshape": "the same elements in another shape; the batch stays first",
-    "dropout": "elements set to 0 at random while training, the others scaled up; "
-    "the identity otherwise",
-}
-
 
 def embed(text: str) -> str:
     """The text with every table written anew."""
@@ -173,7 +164,7 @@ def _meaning(row: LayerSchema) -> str:
     """The help of the row; of an element-wise layer without one, its formula."""
     op = OPS.get(row.name)
     if row.help or op is None or op.body is None:
-        return row.help or LAYER_MEANINGS.get(row.name, "")
+        return row.help
     return f"`{render_formula(op.body, {})}`"
 
 

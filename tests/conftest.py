@@ -35,26 +35,6 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         del os.environ["BPC_CACHE"]
 
 
-_made_cache = pytest.StashKey[str]()
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """One cache of compiled libraries for all tests and workers of a session.
-
-    Workers inherit the variable from the session that starts them; BPC_CACHE in the environment
-    keeps a cache between sessions.
-    """
-    if "BPC_CACHE" not in os.environ:
-        config.stash[_made_cache] = os.environ["BPC_CACHE"] = tempfile.mkdtemp(prefix="bpc-tests-")
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    folder = config.stash.get(_made_cache, None)
-    if folder is not None:
-        shutil.rmtree(folder, ignore_errors=True)
-        del os.environ["BPC_CACHE"]
-
-
 @pytest.fixture
 def update_golden(request: pytest.FixtureRequest) -> bool:
     """Whether a golden test should write its file instead of comparing with it."""

@@ -248,7 +248,6 @@ def test_links_lead_somewhere(page: Path) -> None:
 PLACE = re.compile(
     r"`((?:bpc|templates|tests|specs|docs|benchmarks|generated)/[\w./-]+)(?::([\w.]+))?`"
 )
-LATER = {"bpc/codegen/cuda.py", "templates/cuda"}
 
 
 @pages
@@ -257,9 +256,7 @@ def test_named_files_and_functions_exist(page: Path) -> None:
     wrong = []
     for name, member in PLACE.findall(text):
         path = ROOT / name
-        if name in LATER:
-            assert not path.exists(), f"{name} exists now: the page may speak of it as it is"
-        elif not path.exists() or (member and not defines(path, member)):
+        if not path.exists() or (member and not defines(path, member)):
             wrong.append(f"{name}:{member}")
     assert not wrong
 

@@ -16,6 +16,7 @@ import bpc
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = {"neuron": "specs/worked/neuron.yaml", "digits_mlp": "specs/digits_mlp.yaml"}
+TARGETS = {"neuron": "cpu", "digits_mlp": "all"}
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -23,7 +24,7 @@ def test_an_example_is_fresh(
     name: str, tmp_path: Path, update_golden: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    bpc.compile(EXAMPLES[name]).write(out=tmp_path / name)
+    bpc.compile(EXAMPLES[name]).write(target=TARGETS[name], out=tmp_path / name)
     folder = ROOT / "generated" / name
     if update_golden:
         shutil.rmtree(folder, ignore_errors=True)

@@ -32,8 +32,8 @@ PLACES: dict[str, tuple[tuple[str, ...], set[str]]] = {
     "spec": (("bpc.spec", "bpc.data.__init__", "bpc.data.describe"), LEAVES),
     "derivation": (
         (
-            *("bpc.lower", "bpc.autodiff", "bpc.optimizer", "bpc.update", "bpc.passes"),
-            *("bpc.entries", "bpc.gradients"),
+            *("bpc.lower", "bpc.lossfit", "bpc.autodiff", "bpc.optimizer", "bpc.update"),
+            *("bpc.passes", "bpc.entries", "bpc.gradients"),
         ),
         {*SCALARS, "ir", "kernel", "ops", "spec"},
     ),
@@ -45,7 +45,7 @@ PLACES: dict[str, tuple[tuple[str, ...], set[str]]] = {
         {*CODE, "runtime", "package"},
     ),
     "api": (("bpc.api", "bpc.arrays", "bpc.continued", "bpc.verify"), LOOP),
-    "cli": (("bpc.cli",), {*LOOP, "api", "package"}),
+    "cli": (("bpc.cli", "bpc.__main__"), {*LOOP, "api", "package"}),
 }
 
 # Imports inside a function that the table does not allow, each with its reason.

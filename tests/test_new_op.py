@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,10 @@ from bpc.passes import run_passes
 from bpc.runtime.reference import run_graph
 from bpc.spec import Spec, load_spec
 from bpc.types import BIT, Option, nbytes
+
+sys.path.append(str(Path(__file__).parent / "runtime"))
+from header_drivers import NEEDS_COMPILER
+from programs import bundle
 
 x, y = Var("x"), Var("y")
 ROWS = 3
@@ -99,6 +104,24 @@ def test_reference(cubic: Op) -> None:
     values = run_graph(graph, values_for(graph), ROWS)
     before = values["fc"]
     assert np.allclose(values["mid"], 2 * before**3 + before**2 - before, rtol=1e-13, atol=0)
+
+
+@NEEDS_COMPILER
+def test_the_generated_code_runs(cubic: Op) -> None:
+    """On the compiled device, forward and gradients: the row alone says what the text computes."""
+    graph = forward("cubic")
+    given, (joint, found) = values_for(graph), joint_with_gradients(graph)
+    made = bundle({"new": replace(joint, updates=())}, rows=ROWS + 2)
+    values, expected = made.run("new", given, ROWS), run_graph(joint, given, ROWS)
+    roles = dict(joint.outputs)
+    assert len(found) == 5
+    for role in ("loss", *(f"gradient.{name}" for name in found)):
+        exact = expected[roles[role]]
+        bound = 1e-12 * float(np.max(np.abs(exact)))
+        assert np.abs(values[role] - exact).max() <= bound, role
+    kernels = made.device.program.entries["new"].kernels
+    (alone,) = [kernel for kernel in kernels if "new/mid" in kernel.nodes]
+    assert "new/fc" in alone.nodes, "the new op is the epilogue of the product before it"
 
 
 @pytest.mark.parametrize("expanded", [False, True])

@@ -7,14 +7,15 @@ from typing import Any
 import click
 
 from bpc.cli.options import output_options, spec_options
-from bpc.cli.output import Results, emit_json, show
+from bpc.cli.output import Results, emit_json, format_launches, show
+from bpc.types import count_of
 
 
 @click.command("compile", short_help="Write readable source, plan, manifest.")
 @spec_options
 @click.option(
     "--target",
-    type=click.Choice(("cpu",)),
+    type=click.Choice(("cpu", "cuda", "all")),
     default="cpu",
     show_default=True,
     help="What to write source for.",
@@ -25,12 +26,16 @@ from bpc.cli.output import Results, emit_json, show
 @click.option(
     "--dump", type=click.Path(), metavar="DIR", help="Also write every stage of the compiler."
 )
+@click.option(
+    "--debug-lines", is_flag=True, help="Let compilers and debuggers name lines of SPEC."
+)
 @output_options
 def compile_command(
     spec: str,
     target: str,
     out: str | None,
     dump: str | None,
+    debug_lines: bool,
     as_json: bool,
     quiet: bool,
     **wishes: Any,
@@ -39,7 +44,7 @@ def compile_command(
     from bpc import api
 
     net = api.compile(spec, **wishes)
-    results = net.write(target=target, out=out, dump=dump)
+    results = net.write(target=target, out=out, dump=dump, debug_lines=debug_lines)
     if as_json:
         emit_json("compile", True, results)
         return
@@ -53,5 +58,6 @@ def format_results(results: Results, quiet: bool) -> list[str]:
         return [str(file) for file in results["files"]]
     kernels = results["kernels"]
     number = kernels if isinstance(kernels, int) else len(kernels)
-    summary = f"{number} kernels, {results['launches_per_step']} launches a step"
+    launches = format_launches(results["launches_per_step"])
+    summary = f"{count_of(number, 'kernel')}, {launches} a step"
     return [*(f"wrote {file}" for file in results["files"]), summary]

@@ -81,6 +81,11 @@ def count(number: int) -> str:
     return f"{number:,}"
 
 
+def format_launches(number: int) -> str:
+    """`1 launch`, `9 launches`."""
+    return f"{number:,} launch{'' if number == 1 else 'es'}"
+
+
 def scaled(number: float) -> str:
     """`51.4M`: a number of operations, to three digits."""
     for factor, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -93,6 +98,15 @@ def bar(share: float, width: int = 8) -> str:
     """A horizontal bar for a share of 0 to 1, in eighths of a column."""
     eighths = round(min(max(share, 0.0), 1.0) * width * 8)
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
+def format_notes(notes: Iterable[Results], most: int) -> list[str]:
+    """`note: what is worth knowing (net.yaml:9:5)`, at most so many."""
+    lines = []
+    for note in list(notes)[:most]:
+        where = place(note.get("place"))
+        lines.append(f"note: {note['text']}" + (f" ({where})" if where else ""))
+    return lines
 
 
 def place(value: object) -> str:

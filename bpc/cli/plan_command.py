@@ -8,10 +8,11 @@ from typing import Any
 import click
 
 from bpc.cli.options import output_options, spec_options
-from bpc.cli.output import Results, count, emit_json, show, table
+from bpc.cli.output import Results, count, emit_json, format_notes, show, table
 from bpc.types import format_bytes
 
 MOST_ROWS = 40
+MOST_NOTES = 3
 _HEADER = ("value", "type", "kept as", "bytes", "lives", "offset", "why")
 
 
@@ -43,6 +44,7 @@ def format_results(results: Results, quiet: bool) -> list[str]:
     head = [_format_peak(results), _format_classes(results["classes"])]
     if quiet:
         return head[:1]
+    head += format_notes(results.get("notes", ()), MOST_NOTES)
     tensors: Sequence[Results] = results["tensors"]
     shown = keep_largest(tensors)
     lines = table(_HEADER, (_format_tensor(row) for row in shown), (0, 1, 2, 6))
@@ -62,7 +64,8 @@ def _format_rest(tensors: Sequence[Results], shown: Sequence[Results]) -> list[s
     if not hidden:
         return []
     size = sum(row["bytes"] for row in tensors) - sum(row["bytes"] for row in shown)
-    return [f"  and {count(hidden)} smaller ones, {count(size)} B together; --json lists all"]
+    ones = "smaller one" if hidden == 1 else "smaller ones"
+    return [f"  and {count(hidden)} {ones}, {count(size)} B together; --json lists all"]
 
 
 def _format_peak(results: Results) -> str:

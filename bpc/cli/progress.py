@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from bpc.cli.output import bar, show, tell, uses_colour
-from bpc.types import format_bytes
+from bpc.types import count_of, format_bytes
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -123,11 +123,11 @@ def format_start(facts: Mapping[str, Any]) -> str:
     resumed = facts.get("resumed_after")
     where = str(facts["device"])
     if facts.get("threads"):
-        where += f" ({facts['threads']} thread{'' if facts['threads'] == 1 else 's'})"
+        where += f" ({count_of(facts['threads'], 'thread')})"
     return "   ".join(
         (
             str(facts["name"]),
-            f"{facts['parameters']:,} parameters",
+            count_of(facts["parameters"], "parameter"),
             str(facts["precision"]),
             where,
             f"plan {format_bytes(facts['planned_peak_bytes'])}, "

@@ -9,9 +9,9 @@ from click.core import ParameterSource
 
 from bpc.cli.lint_command import tell_warnings
 from bpc.cli.options import output_options, wish_options
-from bpc.cli.output import Results, emit_json, place, show
+from bpc.cli.output import Results, emit_json, format_notes, show
 from bpc.cli.progress import SilentProgress, TableProgress
-from bpc.types import format_bytes
+from bpc.types import count_of, format_bytes
 
 MOST_NOTES = 3
 
@@ -93,21 +93,19 @@ def format_results(results: Results) -> list[str]:
     lines = [_format_done(results)]
     if results.get("run_dir"):
         lines.append(_format_run(results))
-    for note in list(results.get("notes", ()))[:MOST_NOTES]:
-        where = place(note.get("place"))
-        lines.append(f"note: {note['text']}" + (f" ({where})" if where else ""))
-    return lines
+    return [*lines, *format_notes(results.get("notes", ()), MOST_NOTES)]
 
 
 def _format_done(results: Results) -> str:
     final = results["final"]
     accuracy = final.get("test_accuracy")
-    held = f"{results['test_rows']:,} held-out rows" if "test_rows" in results else "held-out rows"
+    rows = results.get("test_rows")
+    held = "held-out rows" if rows is None else count_of(rows, "held-out row")
     if accuracy is not None:
         outcome = f"{100 * accuracy:.1f}% on {held}"
     else:
         outcome = f"loss {final['test_loss']:.6g} on {held}"
-    parts = [f"done: {outcome}", f"{results['steps']:,} steps"]
+    parts = [f"done: {outcome}", count_of(results["steps"], "step")]
     if results.get("step_ms_median") is not None:
         parts.append(f"{results['step_ms_median']:.3f} ms a step")
     if results.get("seconds") is not None:

@@ -3,38 +3,42 @@
 One function serves all kernels of equal structure. The launch list says for each launch how many
 blocks of how many threads run, and which tensors are its arguments; a packer turns it into
 addresses, the same for the simulator and for CuPy.
+
+Functions are found first, so that each is named and described after everything that it serves;
+then they are written in the order of their first launch.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
-from bpc.codegen.cpu import (
-    _all_labels,
-    _header,
-    _inner_stores,
-    _plain,
-    _reduction,
-    _row_loads,
-    _scalars,
-    _unique_names,
-    arguments,
+from bpc.codegen.cuda_needs import Key, Names, Need, find_needs, function_key, name_needs
+from bpc.codegen.cuda_skeletons import (
+    SKELETONS,
+    WARP,
+    block_count,
+    block_threads,
+    describe_threads,
+    pack_width,
+    table_numbers,
 )
+from bpc.codegen.header import describe, list_after, list_lines
 from bpc.codegen.launches import TABLE, Launch, group_launches
-from bpc.codegen.lines import Lines, offset, pointee, register, render_dim, structure
+from bpc.codegen.parts import (
+    arguments,
+    fill,
+    generalise,
+    pointer_name,
+    pointer_type,
+)
 from bpc.codegen.templating import render
-from bpc.kernel import Kernel, Operand, Reduction, Store
-from bpc.ops.linear import output_size
-from bpc.plan.program import Program
-from bpc.types import BIT, Rows, compute_type, elements, extent, multiply
-
-WARP = 32
-_THREADS = {"flat": 256, "columns": 256, "scalar": WARP}
-_DEFAULT_THREADS = 128
-_BLOCK = 64  # rows and columns of the block of a product that one block computes
+from bpc.codegen.wrapping import mark_places, wrap_code
+from bpc.kernel import Kernel, Operand
+from bpc.plan.naming import identifier
+from bpc.plan.program import Entry, Program
+from bpc.types import elements
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +70,103 @@ class CudaLaunch:
 
 
 @dataclass(frozen=True, slots=True)
+class CudaFunction:
+    """A function of the text.
+
+    `kernels` are all that it serves; a function that joins others serves theirs and names them in
+    `calls`, the one of every block first.
+    """
+
+    name: str
+    text: str
+    parameters: tuple[str, ...]
+    threads: int
+    kernels: tuple[Kernel, ...]
+    is_global: bool
+    calls: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class CudaSource:
-    """The text, and the launches of every entry point."""
+    """The text, the launches of every entry point, and the functions in the text's order."""
 
     text: str
     launches: Mapping[str, tuple[CudaLaunch, ...]]
+    functions: tuple[CudaFunction, ...] = ()
+
+    def function(self, name: str) -> CudaFunction:
+        """A function by its name."""
+        return next(function for function in self.functions if function.name == name)
+
+
+def generate(title: str, program: Program, debug_lines: bool = False) -> CudaSource:
+    """The CUDA file of a program and its launches.
+
+    Args:
+        title: the network's name.
+        program: what is planned.
+        debug_lines: let compilers and debuggers name the spec's line of each statement.
+    """
+    groups = {name: _group(entry, program.rows) for name, entry in program.entries.items()}
+    needs = find_needs([item for found in groups.values() for item in found])
+    writer = _Writer(program.rows, needs, name_needs(needs))
+    launches: dict[str, tuple[CudaLaunch, ...]] = {}
+    starts: dict[int, str] = {}
+    for name, found in groups.items():
+        starts.setdefault(len(writer.order), name)
+        launches[name] = tuple(_launch(writer, kernels, launch) for kernels, launch in found)
+    text = render("cuda", "program.cu.jinja", _page(title, program, launches, writer, starts))
+    every = [kernel for entry in program.entries.values() for kernel in entry.kernels]
+    name = f"{identifier(title)}.cu"
+    text = mark_places(text, every, name) if debug_lines else wrap_code(text)
+    functions = tuple(replace(f, text=wrap_code(f.text)) for f in writer.order)
+    return CudaSource(text, launches, functions)
+
+
+def _group(entry: Entry, rows: int) -> list[tuple[Sequence[Kernel], Launch]]:
+    launches = group_launches(entry.kernels, entry.barriers, rows)
+    return [(entry.kernels, launch) for launch in launches]
+
+
+_ENTRIES = {
+    "micro_step": "a batch forward and back: its loss, and the gradient of every parameter",
+    "micro_step_add": "a further batch of the same step, whose gradients are added",
+    "update": "once a step: from the gradients to new weights",
+    "evaluate": "the loss of a batch, with nothing kept for gradients",
+    "predict": "the model's result for a batch",
+}
+
+
+def _page(
+    title: str,
+    program: Program,
+    launches: Mapping[str, tuple[CudaLaunch, ...]],
+    writer: _Writer,
+    starts: Mapping[int, str],
+) -> dict[str, object]:
+    """What the file's template needs: its contents, and its functions in sections."""
+    wide = any(
+        elements(value.shape, program.rows) >= 1 << 31
+        for entry in program.entries.values()
+        for value in entry.graph.values().values()
+    )
+    contents = []
+    for name, found in launches.items():
+        kernels = program.entries[name].kernels
+        # Repetitions are left out: a plan for another budget should not change the text.
+        shown = [item for item in found if "_again" not in kernels[item.kernels[0]].name]
+        words = dict.fromkeys(item.function for item in shown)
+        contents.append(f"{name}: {_ENTRIES.get(name, '')}".rstrip(": "))
+        contents += list_after("   launches", words)
+    sections = [
+        {"text": function.text, "title": starts.get(at)}
+        for at, function in enumerate(writer.order)
+    ]
+    index = "long long" if wide else "int"
+    return {"title": title, "index_type": index, "contents": contents, "functions": sections}
+
+
+# -- functions ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,95 +181,124 @@ class _Parameter:
         return f"{self.kind} {self.name}"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Function:
-    """A function under construction."""
+    """A written function; `kernel` is what it is written for."""
 
     name: str
     kernel: Kernel
-    inside: bool
     threads: int
-    parameters: list[_Parameter]
-    text: str
+    parameters: tuple[_Parameter, ...]
 
 
 @dataclass(slots=True)
 class _Writer:
-    """Collects functions, one per structure and role."""
+    """Writes functions when they are first launched."""
 
     rows: int
-    names: list[str] = field(default_factory=list)
-    functions: dict[object, _Function] = field(default_factory=dict)
-    texts: list[str] = field(default_factory=list)
+    needs: Mapping[Key, Need]
+    names: dict[Key, str]
+    functions: dict[Key, _Function] = field(default_factory=dict)
+    order: list[CudaFunction] = field(default_factory=list)
 
-    def function(self, kernel: Kernel, group: Sequence[Kernel], inside: bool) -> _Function:
+    def function(self, kernel: Kernel, inside: bool) -> _Function:
         """The function of a kernel: a __global__ one, or one that is called `inside` another."""
-        key = (structure(kernel), inside)
+        key = function_key(kernel, inside)
         if key not in self.functions:
-            made = self._write(kernel, group, inside)
-            self.functions[key] = made
-            self.texts.append(made.text)
+            self.functions[key] = self._write(key, inside)
         return self.functions[key]
 
-    def name(self, stem: str) -> str:
-        """A name that no function has yet."""
-        self.names.append(stem)
-        return _unique_names(self.names)[-1]
-
-    def _write(self, kernel: Kernel, group: Sequence[Kernel], inside: bool) -> _Function:
-        threads = _THREADS.get(kernel.skeleton, _DEFAULT_THREADS)
-        values = _SKELETONS[kernel.skeleton](kernel)
-        name = self.name(kernel.name)
-        parameters = _parameters(kernel, values)
+    def _write(self, key: Key, inside: bool) -> _Function:
+        """Render one function."""
+        need, name = self.needs[key], self.names[key]
+        kernel = generalise(need.kernels[0], need.kernels)
+        template, holes = fill(SKELETONS, kernel)
+        parameters = _parameters(kernel, holes)
         if inside:
-            parameters = [_Parameter("int", "block", Argument("block")), *parameters]
+            parameters.insert(0, _Parameter("int", "block", Argument("block")))
         facts = {
             "name": name,
-            "header": _header(kernel, group, self.rows),
-            "threads": threads,
+            "header": [*describe(kernel, need.kernels, self.rows), *self._threads(key, kernel)],
+            "threads": block_threads(kernel),
             "inside": inside,
             "parameters": [str(parameter) for parameter in parameters],
             "uses_rows": any(parameter.name == "rows_in" for parameter in parameters),
         }
-        family = "conv2d" if kernel.skeleton.startswith("conv2d") else kernel.skeleton
-        text = render("cuda", f"{family}.jinja", {"kernel": facts, **values})
-        return _Function(name, kernel, inside, threads, parameters, text)
+        text = render("cuda", template, {"kernel": facts, **holes})
+        passed = tuple(parameter.name for parameter in parameters)
+        self.order.append(
+            CudaFunction(
+                name, text, passed, block_threads(kernel), tuple(need.kernels), not inside
+            )
+        )
+        return _Function(name, kernel, block_threads(kernel), tuple(parameters))
 
+    def _threads(self, key: Key, kernel: Kernel) -> list[str]:
+        """How blocks and threads share the work, and who calls what is called."""
+        need = self.needs[key]
+        count = sum(block_count(part, self.rows) for part in need.side_by_side)
+        blocks = f"{count} block{'s' if count > 1 else ''} of {block_threads(kernel)} threads"
+        if len(need.side_by_side) > 1:
+            blocks += " for all tensors together"
+        callers = [
+            self.names[other] for other, joined in self.needs.items() if key in joined.parts
+        ]
+        if need.role == "tail":
+            who = "one warp" if kernel.skeleton == "rows" else "one thread"
+            return list_after(f"runs in {who} of the last block of", callers)
+        lines = [f"{blocks}: {describe_threads(kernel)}"]
+        return lines + list_after("runs in every block of", callers)
 
-def generate(title: str, program: Program) -> CudaSource:
-    """The CUDA file of a program and its launches."""
-    writer = _Writer(program.rows)
-    launches: dict[str, tuple[CudaLaunch, ...]] = {}
-    for name, entry in program.entries.items():
-        groups = group_launches(entry.kernels, entry.barriers, program.rows)
-        launches[name] = tuple(_launch(writer, entry.kernels, group) for group in groups)
-    wide = any(
-        elements(value.shape, program.rows) >= 1 << 31
-        for entry in program.entries.values()
-        for value in entry.graph.values().values()
-    )
-    values = {
-        "title": title,
-        "index_type": "long long" if wide else "int",
-        "functions": [{"text": text} for text in writer.texts],
-    }
-    return CudaSource(render("cuda", "program.cu.jinja", values), launches)
+    def joined(
+        self, keys: tuple[Key, ...], parameters: Sequence[_Parameter], calls: Sequence[_Call]
+    ) -> str:
+        """The __global__ function that calls these, with these parameters."""
+        pattern = tuple(call.arguments for call in calls)
+        key = (*keys, pattern)
+        if key not in self.functions:
+            need, main = self.needs[keys], self.functions[keys[0]]
+            name = self.names[keys]
+            if any(function.name == name for function in self.functions.values()):
+                taken = Names({*self.names.values(), *(f.name for f in self.functions.values())})
+                name = taken.claim(name)
+            values = {
+                "name": name,
+                "calls": [{"name": call.name, "call": ", ".join(call.arguments)} for call in calls],
+                "places": list_after("from", list_lines(s for k in need.kernels for s in k.spans)),
+                "threads": main.threads,
+                "parameters": [str(parameter) for parameter in parameters],
+            }
+            text = render("cuda", "joined.jinja", values)
+            self.functions[key] = _Function(name, main.kernel, main.threads, tuple(parameters))
+            names = tuple(parameter.name for parameter in parameters)
+            served, called = tuple(need.kernels), tuple(call.name for call in calls)
+            self.order.append(
+                CudaFunction(name, text, names, main.threads, served, True, called)
+            )
+        return self.functions[key].name
 
 
 # -- launches -------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call inside a joined function, with the names that it passes."""
+
+    name: str
+    arguments: tuple[str, ...]
+
+
 def _launch(writer: _Writer, kernels: Sequence[Kernel], launch: Launch) -> CudaLaunch:
     parts = [kernels[at] for at in launch.parts]
-    main = writer.function(parts[0], parts, inside=bool(launch.tails))
+    main = writer.function(parts[0], inside=bool(launch.tails))
     blocks = [block_count(kernel, writer.rows) for kernel in parts]
     table = _table(parts, blocks)
-    if not launch.tails:
-        direct = tuple(_pass(parameter, parts[0], main) for parameter in main.parameters)
-        return CudaLaunch(main.name, sum(blocks), main.threads, direct, launch.parts, (), table)
-    tails = [kernels[at] for at in launch.tails]
-    inner = [writer.function(kernel, [kernel], inside=True) for kernel in tails]
-    name, passed = _join(writer, main, parts[0], list(zip(inner, tails, strict=True)))
+    name = main.name
+    passed = [_pass(parameter, parts[0], main) for parameter in main.parameters]
+    if launch.tails:
+        tails = [kernels[at] for at in launch.tails]
+        name, passed = _join(writer, [parts[0], *tails])
     return CudaLaunch(
         name, sum(blocks), main.threads, tuple(passed), launch.parts, launch.tails, table
     )
@@ -186,10 +311,8 @@ def _table(
         return ()
     rows, first = [], 0
     for kernel, count in zip(parts, blocks, strict=True):
-        whole = multiply(kernel.space)
-        factor = whole.factor if isinstance(whole, Rows) else whole
         names = tuple(operand.value for operand in arguments(kernel))
-        rows.append((names, (factor, int(isinstance(whole, Rows)), first)))
+        rows.append((names, table_numbers(kernel, first)))
         first += count
     return tuple(rows)
 
@@ -203,98 +326,44 @@ def _pass(parameter: _Parameter, kernel: Kernel, function: _Function) -> Argumen
     return Argument("tensor", arguments(kernel)[place].value)
 
 
-def _join(
-    writer: _Writer,
-    main: _Function,
-    kernel: Kernel,
-    tails: Sequence[tuple[_Function, Kernel]],
-) -> tuple[str, list[Argument]]:
+def _join(writer: _Writer, kernels: Sequence[Kernel]) -> tuple[str, list[Argument]]:
     """A __global__ function that runs the main part and then the tails in the last block."""
-    parameters: list[tuple[str, str, Argument]] = []
+    parameters: list[_Parameter] = []
     calls = []
-    for at, (function, used) in enumerate([(main, kernel), *tails]):
+    for at, kernel in enumerate(kernels):
+        function = writer.function(kernel, inside=True)
         words = []
         for parameter in function.parameters:
-            passed = _pass(parameter, used, function)
+            passed = _pass(parameter, kernel, function)
             if passed.kind == "block":
-                words.append("blockIdx.x" if at == 0 else "0")
-                continue
-            words.append(_share(parameters, parameter, passed))
-        calls.append({"name": function.name, "call": ", ".join(words)})
-    names = tuple(function.name for function, _ in [(main, kernel), *tails])
-    key = ("joined", names)
-    everything = [argument for _, _, argument in parameters] + [Argument("ticket")]
-    if key not in writer.functions:
-        values = {
-            "name": writer.name(f"{main.name}_to_the_end"),
-            "main": calls[0],
-            "tails": calls[1:],
-            "threads": main.threads,
-            "parameters": [f"{kind} {name}" for kind, name, _ in parameters],
-        }
-        text = render("cuda", "joined.jinja", values)
-        made = _Function(str(values["name"]), kernel, False, main.threads, [], text)
-        writer.functions[key] = made
-        writer.texts.append(text)
-    return writer.functions[key].name, everything
+                words.append("0" if at else "blockIdx.x")
+            else:
+                words.append(_share(parameters, parameter, passed))
+        calls.append(_Call(function.name, tuple(words)))
+    parameters.append(_Parameter("unsigned*", "ticket", Argument("ticket")))
+    keys = tuple(function_key(kernel, True) for kernel in kernels)
+    name = writer.joined(keys, parameters, calls)
+    return name, [parameter.argument for parameter in parameters]
 
 
-def _share(
-    parameters: list[tuple[str, str, Argument]], parameter: _Parameter, passed: Argument
-) -> str:
+def _share(parameters: list[_Parameter], parameter: _Parameter, passed: Argument) -> str:
     """The name under which the joined function has this argument."""
-    for kind, name, argument in parameters:
-        if argument == passed and kind == parameter.kind:
-            return name
-    taken = {name for _, name, _ in parameters}
+    for known in parameters:
+        if known.argument == passed and known.kind == parameter.kind:
+            return known.name
+    taken = {known.name for known in parameters}
     name, count = parameter.name, 1
     while name in taken:
         count += 1
         name = f"{parameter.name}_{count}"
-    parameters.append((parameter.kind, name, passed))
+    parameters.append(_Parameter(parameter.kind, name, passed))
     return name
-
-
-def block_count(kernel: Kernel, rows: int) -> int:
-    """Blocks of a kernel for the planned rows."""
-    threads = _THREADS.get(kernel.skeleton, _DEFAULT_THREADS)
-    warps = threads // WARP
-    outer, inner = extent(kernel.outer_dim, rows), extent(kernel.inner_dim, rows)
-    if kernel.skeleton == "flat":
-        return _ceil(elements(kernel.space, rows), threads * pack_width(kernel))
-    if kernel.skeleton == "chunks":
-        return _ceil(_ceil(elements(kernel.space, rows), 4096), warps)
-    if kernel.skeleton == "columns":
-        first = kernel.attr("first")
-        return extent(multiply(kernel.space[:first]), rows) * _ceil(inner, WARP)
-    if kernel.skeleton == "gemm":
-        m, n = (extent(dim, rows) for dim in kernel.space)
-        return _ceil(m, _BLOCK) * _ceil(n, _BLOCK)
-    if kernel.skeleton == "conv2d_weight":
-        return _ceil(elements(kernel.space, rows), warps)
-    if kernel.skeleton.startswith("conv2d"):
-        return _ceil(outer * _ceil(inner, _line_width(kernel)), threads)
-    return 1 if kernel.skeleton == "scalar" else _ceil(outer, warps)
-
-
-def _ceil(count: int, by: int) -> int:
-    return max(1, -(-count // by))
-
-
-def pack_width(kernel: Kernel) -> int:
-    """Neighbouring elements that one thread of a flat kernel handles: at least 16 bytes each."""
-    narrow = any(item.dtype.bits <= 16 for item in arguments(kernel) if not item.is_scalar)
-    return 8 if narrow else 4
-
-
-def _line_width(kernel: Kernel) -> int:
-    return 8 if any(item.dtype == BIT for item in kernel.writes) else 1
 
 
 # -- parameters -----------------------------------------------------------------------------------
 
 
-def _parameters(kernel: Kernel, values: Mapping[str, Any]) -> list[_Parameter]:
+def _parameters(kernel: Kernel, holes: Mapping[str, object]) -> list[_Parameter]:
     """Tensors by type and name, or a table of them; then the rows where the text speaks of them."""
     if kernel.skeleton in TABLE:
         found = [
@@ -303,16 +372,14 @@ def _parameters(kernel: Kernel, values: Mapping[str, Any]) -> list[_Parameter]:
         ]
     else:
         found = [_tensor(kernel, operand) for operand in arguments(kernel)]
-    if _mentions_rows(values):
+    if _mentions_rows(holes):
         found.append(_Parameter("const int64_t*", "rows_in", Argument("rows")))
     return found
 
 
 def _tensor(kernel: Kernel, operand: Operand) -> _Parameter:
-    read = any(operand is item for item in kernel.reads)
-    kind = f"{'const ' if read else ''}{pointee(operand.dtype)}*"
-    name = f"{operand.label}_in" if read else operand.label
-    return _Parameter(kind, name, Argument("tensor", operand.label))
+    name = pointer_name(kernel, operand)
+    return _Parameter(pointer_type(kernel, operand), name, Argument("tensor", operand.label))
 
 
 def _mentions_rows(values: object) -> bool:
@@ -325,208 +392,13 @@ def _mentions_rows(values: object) -> bool:
     return False
 
 
-# -- skeletons ------------------------------------------------------------------------------------
-
-
-class _PackLines(Lines):
-    """Lines of a flat kernel: elements come from and go to packs in registers."""
-
-    def load(self, operand: Operand) -> str:
-        """Take one element of a pack."""
-        if operand.level != "inner" or operand.dtype == BIT:
-            return super().load(operand)
-        kind = register(operand.dtype)
-        return f"const {kind} {operand.label} = bpc_load({operand.label}_pack.at, q);"
-
-    def store(self, store: Store) -> str:
-        """Put one element into a pack."""
-        return f"bpc_store({store.operand}_pack.at, q, {store.label});"
-
-
-def _bits(kernel: Kernel, lines: Lines, stores: Sequence[Store]) -> dict[str, Any]:
-    """The element's statements and stores; conditions gather in a byte per eight columns."""
-    packed = [store for store in stores if kernel.operand(store.operand).dtype == BIT]
-    body = lines.block([store.label for store in stores], "inner")
-    body += [lines.store(store) for store in stores if store not in packed]
-    body += [f"{s.operand}_byte |= unsigned({s.label}) << q;" for s in packed]
-    bits = [
-        {
-            "name": f"{store.operand}_byte",
-            "target": store.operand,
-            "at": offset(kernel.operand(store.operand), lines.counters.row, "c0"),
-        }
-        for store in packed
-    ]
-    return {"body": body, "bits": bits}
-
-
-def _flat(kernel: Kernel) -> dict[str, Any]:
-    lines = _PackLines(kernel)
-    count = len(arguments(kernel))
-    packs = [item for item in kernel.reads if item.level == "inner" and item.dtype != BIT]
-    written = [item for item in kernel.writes if item.dtype != BIT]
-    return {
-        "scalars": _scalars(kernel, lines),
-        "pointers": _table_pointers(kernel),
-        "part_width": count + 3,
-        "count": f"bpc_index(part[{count}]) * (part[{count + 1}] ? rows : 1)",
-        "width": pack_width(kernel),
-        "loads": [{"name": item.label, "type": pointee(item.dtype)} for item in packs],
-        "stores": [{"name": item.label, "type": pointee(item.dtype)} for item in written],
-        **_bits(kernel, lines, kernel.stores),
-    }
-
-
-def _table_pointers(kernel: Kernel) -> list[str]:
-    lines = []
-    for at, operand in enumerate(arguments(kernel)):
-        read = at < len(kernel.reads)
-        kind = f"{'const ' if read else ''}{pointee(operand.dtype)}*"
-        name = f"{operand.label}_in" if read else operand.label
-        lines.append(f"{kind} {name} = reinterpret_cast<{kind}>(part[{at}]);")
-    return lines
-
-
-def _rows(kernel: Kernel) -> dict[str, Any]:
-    lines = Lines(kernel)
-    inner = _inner_stores(kernel, lines)
-    outer = [store for store in kernel.stores if store not in inner]
-    steps = [_plain(_row_loads(kernel, lines))]
-    for item in kernel.body:
-        if isinstance(item, Reduction):
-            steps.append(_reduction(item, lines))
-        elif item.level == "row":
-            steps.append(_plain(lines.item(item)))
-    return {
-        "scalars": _scalars(kernel, lines),
-        "outer": render_dim(kernel.outer_dim),
-        "width": render_dim(kernel.inner_dim),
-        "steps": [step for step in steps if step["lines"] or step["kind"]],
-        "row_stores": [lines.store(store) for store in outer],
-        **_bits(kernel, lines, inner),
-    }
-
-
-def _chunks(kernel: Kernel) -> dict[str, Any]:
-    lines = Lines(kernel)
-    reduction = next(item for item in kernel.body if isinstance(item, Reduction))
-    count = len(arguments(kernel))
-    (store,) = kernel.stores
-    return {
-        "scalars": _scalars(kernel, lines),
-        "pointers": _table_pointers(kernel),
-        "part_width": count + 3,
-        "count": f"bpc_index(part[{count}])",
-        "reduction": _reduction(reduction, lines),
-        "target": kernel.operand(store.operand).label,
-    }
-
-
-def _columns(kernel: Kernel) -> dict[str, Any]:
-    lines = Lines(kernel)
-    reduction = next(item for item in kernel.body if isinstance(item, Reduction))
-    first, count = kernel.attr("first"), kernel.attr("count")
-    (store,) = kernel.stores
-    wanted = [reduction.source]
-    return {
-        "scalars": _scalars(kernel, lines),
-        "outer": render_dim(multiply(kernel.space[:first])),
-        "reduced": render_dim(multiply(kernel.space[first : first + count])),
-        "width": render_dim(kernel.inner_dim),
-        "row": lines.block(wanted, "row"),
-        "body": lines.block(wanted, "inner"),
-        "source": reduction.source,
-        "accumulate": register(reduction.accumulate),
-        "target": kernel.operand(store.operand).label,
-        "comment": f"{reduction.span.file}:{reduction.span.line}",
-    }
-
-
-def _scalar(kernel: Kernel) -> dict[str, Any]:
-    lines = Lines(kernel)
-    summed = {item.source for item in kernel.body if isinstance(item, Reduction)}
-    body = [lines.load(item) for item in kernel.reads if item.label not in summed]
-    for item in kernel.body:
-        if isinstance(item, Reduction):
-            kind = register(item.accumulate)
-            call = f"bpc_serial_sum<{kind}>({item.source}_in, {item.count})"
-            body.append(f"const {kind} {item.label} = {call};")
-        else:
-            body.extend(lines.item(item))
-    for store in kernel.stores:
-        operand = kernel.operand(store.operand)
-        text = f"{operand.label}[0] = {store.label};"
-        plain = f"bpc_store({operand.label}, 0, {store.label});"
-        body.append(text if operand.dtype == BIT else plain)
-    return {"body": body}
-
-
-def _epilogue(kernel: Kernel) -> dict[str, Any]:
-    lines = Lines(kernel)
-    return {
-        "scalars": _scalars(kernel, lines),
-        "row": lines.block(_all_labels(kernel), "row"),
-        **_bits(kernel, lines, kernel.stores),
-    }
-
-
-def _gemm(kernel: Kernel) -> dict[str, Any]:
-    left, right = (kernel.operand(label) for label in kernel.sources)
-    (a_rows, a_cols), (_, b_cols) = kernel.attr("shapes")
-    ta, tb = bool(kernel.attr("ta")), bool(kernel.attr("tb"))
-    return {
-        **_epilogue(kernel),
-        "accumulate": register(compute_type(left.dtype, right.dtype)),
-        "left": f"{left.label}_in",
-        "right": f"{right.label}_in",
-        "left_strides": f"1, {render_dim(a_cols)}" if ta else f"{render_dim(a_cols)}, 1",
-        "right_strides": f"1, {render_dim(b_cols)}" if tb else f"{render_dim(b_cols)}, 1",
-        "m": render_dim(kernel.space[0]),
-        "n": render_dim(kernel.space[1]),
-        "k": render_dim(a_rows if ta else a_cols),
-    }
-
-
-_DIRECTIONS = {
-    "conv2d": ("forward", "bpc_conv_forward"),
-    "conv2d_input": ("input", "bpc_conv_input_gradient"),
-    "conv2d_weight": ("weight", "bpc_conv_weight_gradient"),
-}
-
-
-def _conv2d(kernel: Kernel) -> dict[str, Any]:
-    first, second = (kernel.operand(label) for label in kernel.sources)
-    one, two = kernel.attr("shapes")
-    image = kernel.space if kernel.skeleton == "conv2d_input" else one
-    weight = kernel.space if kernel.skeleton == "conv2d_weight" else two
-    (sh, sw), (ph, pw) = kernel.attr("stride"), kernel.attr("padding")
-    _, channels, height, width = (extent(dim, 1) for dim in image)
-    out, _, kh, kw = (extent(dim, 1) for dim in weight)
-    oh, ow = output_size(height, kh, sh, ph), output_size(width, kw, sw, pw)
-    shape = (channels, height, width, out, oh, ow, kh, kw, sh, sw, ph, pw)
-    direction, function = _DIRECTIONS[kernel.skeleton]
-    return {
-        **_epilogue(kernel),
-        "accumulate": register(compute_type(first.dtype, second.dtype)),
-        "direction": direction,
-        "call": function,
-        "first": f"{first.label}_in",
-        "second": f"{second.label}_in",
-        "shape": ", ".join(str(number) for number in shape),
-        "images": render_dim(one[0]),
-        "space": [render_dim(dim) for dim in kernel.space],
-        "width": _line_width(kernel),
-    }
-
-
-_SKELETONS = {
-    "flat": _flat,
-    "rows": _rows,
-    "chunks": _chunks,
-    "columns": _columns,
-    "scalar": _scalar,
-    "gemm": _gemm,
-    "conv2d": _conv2d,
-    "conv2d_input": _conv2d,
-    "conv2d_weight": _conv2d,
-}
+__all__ = [
+    "WARP",
+    "Argument",
+    "CudaFunction",
+    "CudaLaunch",
+    "CudaSource",
+    "block_count",
+    "generate",
+    "pack_width",
+]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 
 from bpc.errors import DataError, Note, Span
-from bpc.types import F32, F64, DType, Option
+from bpc.types import F32, F64, DType, Option, count_of
 
 HOLD_OUT = 5
 """Row i of a stored source is held out for testing when i % HOLD_OUT == HOLD_OUT - 1."""
@@ -200,7 +200,7 @@ def inline_inputs(options: Mapping[str, object], span: Span) -> Mapping[str, obj
 def _inline_tensor(value: object, name: str, rows: int, span: Span) -> TensorInfo:
     found = _rows(value, name, span)
     if found != rows:
-        raise DataError.at("BPC0405", f"{name} has {found} rows, y has {rows}", span)
+        raise DataError.at("BPC0405", f"{name} has {count_of(found, 'row')}, y has {rows}", span)
     return TensorInfo(measure(value, name, span)[1:], F64)
 
 

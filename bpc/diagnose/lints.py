@@ -148,10 +148,9 @@ def _output_size(network: Network) -> Iterator[Diagnostic]:
         return
     last = network.before(network.graph.output("prediction"))
     span = network.place(last, "out") if last else spec.loss.span
-    size = shape[-1]
-    fewer = isinstance(size, int) and size < classes
-    told = "targets beyond them have no score" if fewer else "scores without a class learn to lose"
-    message = f"the model gives {size} scores, the data has {classes} classes: {told}"
+    # Fewer scores than classes are an error of lowering already.
+    told = "scores without a class learn to lose"
+    message = f"the model gives {shape[-1]} scores, the data has {classes} classes: {told}"
     notes = (Note("the data is", spec.data.span),)
     yield _warn(OUTPUT_SIZE, message, span, f"make the last layer {classes} wide", notes)
 

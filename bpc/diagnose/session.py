@@ -13,7 +13,8 @@ from bpc.diagnose.kernels import RUNS, KernelCheck, Run, check_kernels
 from bpc.diagnose.resources import Resources, measure_resources
 from bpc.entries import Entries, build_entries
 from bpc.runtime.cpu.build import plan
-from bpc.runtime.sim_device import SimDevice, self_contained
+from bpc.runtime.host_arena import HostArena
+from bpc.runtime.sim_device import self_contained
 from bpc.spec.model import Spec
 from bpc.train.control import initial_control
 from bpc.train.initial import initial_values
@@ -86,7 +87,7 @@ class _Preparer:
     entries: Entries
     data: Dataset
 
-    def __call__(self, device: SimDevice, entry: str, rows: int) -> None:
+    def __call__(self, device: HostArena, entry: str, rows: int) -> None:
         if entry == "micro_step":
             states = [*self.entries.states_of("parameter"), *self.entries.states_of("master")]
             for name, value in initial_values(states, self.spec.seed).items():

@@ -11,6 +11,7 @@ import math
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NoReturn
 
 from bpc.errors import Note, Span, SpecError
@@ -24,6 +25,7 @@ MAX_NODES = 10_000
 MAX_EXPANDED_DEPTH = 256
 
 UserFunctions = Mapping[str, tuple[tuple[str, ...], Expr]]
+_NONE_LATER: Mapping[str, Span] = MappingProxyType({})
 
 CONSTANTS = {"pi": math.pi, "e": math.e, "inf": math.inf, "nan": math.nan}
 
@@ -62,7 +64,11 @@ _ALLOWED = "numbers, names, + - * / ^ **, comparisons, `a if c else b`, and/or/n
 
 
 def parse_formula(
-    text: str, names: Collection[str], span: Span, functions: UserFunctions | None = None
+    text: str,
+    names: Collection[str],
+    span: Span,
+    functions: UserFunctions | None = None,
+    later: Mapping[str, Span] = _NONE_LATER,
 ) -> Expr:
     """Read a formula in the variables `names`.
 
@@ -71,15 +77,17 @@ def parse_formula(
         names: the variables it may use; they hide the constants pi, e, inf and nan.
         span: the place of the first character; each further line of `text` starts at that column.
         functions: the user's own functions, name -> (parameters, body), written in place.
+        later: places of functions that are declared, but cannot be called from here.
 
     Raises:
         SpecError: BPC0301 not a formula, BPC0302 unknown name, BPC0303 unknown function, BPC0304
             number of arguments, BPC0305 a construct that is not allowed, BPC0306 too long, deep or
-            large, BPC0307 a number where a condition belongs, BPC0308 a number out of range.
+            large, BPC0307 a number where a condition belongs, BPC0308 a number out of range,
+            BPC0309 a function that is declared later.
     """
     source = _Source.of(text, span)
     tree = source.parse()
-    return _Reader(source, tuple(dict.fromkeys(names)), functions or {}).read(tree.body, 1)
+    return _Reader(source, tuple(dict.fromkeys(names)), functions or {}, later).read(tree.body, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +163,7 @@ class _Reader:
     source: _Source
     names: tuple[str, ...]
     functions: UserFunctions
+    later: Mapping[str, Span]
 
     def read(self, node: ast.expr, depth: int) -> Expr:
         """The expression of a node; `depth` levels above it."""
@@ -263,11 +272,19 @@ class _Reader:
             parameters, body = inlined
             self._check_count(node, name, len(parameters), len(arguments))
             return substitute(body, dict(zip(parameters, arguments, strict=True)))
+        if name in self.later:
+            self._refuse_later(name, node.func)
         if name not in _CALLABLE:
             known = (*self.functions, *COMPOSITES, *_CALLABLE)
             message = f"formula calls {name!r}, which is not a function"
             self._fail("BPC0303", message, node.func, known, near=name)
         return self._apply(node, FUNCTIONS[_CALLABLE[name]], arguments)
+
+    def _refuse_later(self, name: str, node: ast.expr) -> NoReturn:
+        message = f"formula calls {name!r} before it is declared"
+        notes = [Note(f"{name} is declared here", self.later[name])]
+        help = "a function calls functions that stand above it"
+        raise SpecError.at("BPC0309", message, self.source.of_node(node), notes, help)
 
     def _apply(self, node: ast.Call, row: Function, arguments: list[Expr]) -> Expr:
         name = row.name

@@ -346,14 +346,16 @@ OPS.register(
             (
                 Option("out", "int", required=True, minimum=1, help="number of output channels"),
                 Option("kernel", "ints", 3, help="window height and width"),
-                Option("stride", "ints", 1),
+                Option("stride", "ints", 1, help="steps of the window down and across"),
                 Option("padding", "ints", 0, help="zeros on each side"),
                 BIAS,
                 INIT,
                 BIAS_INIT,
-                Option("weight", "name", None, help="use another layer's weight"),
+                Option("weight", "name", None, help="use this declared or other layer's weight"),
             ),
             shorthand="out",
+            help="2-d convolution of [batch, channels, height, width]; the weight is "
+            "[out, channels, height, width]",
         ),
         build=_build_conv2d,
     )

@@ -170,11 +170,9 @@ def _build_layernorm(context: LayerContext, inputs: Sequence[Value]) -> Value:
     (value,) = inputs
     count = context.option("axes")
     if not 1 <= count < len(value.shape):
-        raise context.fault(
-            "BPC0217",
-            f"layernorm over {count} axes needs 1 to {len(value.shape) - 1}",
-            "axes",
-        )
+        found = format_shape(value.shape)
+        message = f"axes is {count}, the input {found} allows 1 to {len(value.shape) - 1}"
+        raise context.fault("BPC0217", message, "axes")
     shape = value.shape[-count:]
     size = prod(dim for dim in shape if isinstance(dim, int))
     gamma = context.parameter("gamma", shape, Init("constant", (("value", 1.0),), size))
@@ -197,7 +195,7 @@ OPS.register(
             "layernorm",
             (
                 Option("axes", "int", 1, minimum=1, help="how many trailing axes to normalise"),
-                Option("eps", "float", 1e-5, minimum=0.0),
+                Option("eps", "float", 1e-5, minimum=0.0, help="added to the variance"),
             ),
             shorthand="axes",
             help="normalise rows to mean 0 and variance 1, then scale and shift",

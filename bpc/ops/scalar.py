@@ -93,7 +93,10 @@ OPS.register(
     elementwise(
         "clip",
         clip(x, Var("min"), Var("max")),
-        parameters=(Option("min", "float", -1.0), Option("max", "float", 1.0)),
+        parameters=(
+            Option("min", "float", -1.0, help="the least value of the result"),
+            Option("max", "float", 1.0, help="the largest value of the result"),
+        ),
         help="x kept within [min, max]; the gradient passes at the bounds",
     )
 )
@@ -111,6 +114,7 @@ OPS.register(
         select(gt(x, 0.0), x, Var("slope") * x),
         parameters=_parameter("slope", 0.01, 0.0, "factor of negative inputs"),
         gradient=select(gt(y, 0.0), 1.0, Var("slope")),
+        help="x where x > 0, else slope * x",
     )
 )
 OPS.register(
@@ -119,6 +123,7 @@ OPS.register(
         select(gt(x, 0.0), x, Var("alpha") * expm1(x)),
         parameters=_parameter("alpha", 1.0, 0.0, "limit of very negative inputs, negated"),
         gradient=select(gt(y, 0.0), 1.0, y + Var("alpha")),
+        help="x where x > 0, else alpha * (exp(x) - 1)",
     )
 )
 OPS.register(
@@ -126,10 +131,11 @@ OPS.register(
         "selu",
         SELU_SCALE * select(gt(x, 0.0), x, SELU_ALPHA * expm1(x)),
         gradient=select(gt(y, 0.0), SELU_SCALE, y + SELU_SCALE * SELU_ALPHA),
+        help="1.0507 * (x where x > 0, else 1.6733 * (exp(x) - 1)), which keeps mean 0, variance 1",
     )
 )
 OPS.register(elementwise("sigmoid", sigmoid(x), gradient=y * (1.0 - y), help="1 / (1 + exp(-x))"))
-OPS.register(elementwise("tanh", tanh(x), gradient=1.0 - y * y))
+OPS.register(elementwise("tanh", tanh(x), gradient=1.0 - y * y, help="hyperbolic tangent"))
 OPS.register(elementwise("softplus", softplus(x), gradient=-expm1(-y), help="log(1 + exp(x))"))
 OPS.register(elementwise("silu", x * sigmoid(x), help="x * sigmoid(x)"))
 OPS.register(
@@ -148,7 +154,9 @@ def _build_gelu(context: LayerContext, inputs: Sequence[Value]) -> Value:
     return context.builder.add(name, *inputs, name=context.builder.scope)
 
 
-_APPROXIMATE = Option("approximate", "choice", "none", choices=("none", "tanh"))
+_APPROXIMATE = Option(
+    "approximate", "choice", "none", choices=("none", "tanh"), help="none: by erf; tanh: gelu_tanh"
+)
 OPS.register(
     elementwise(
         "gelu",
@@ -159,7 +167,11 @@ OPS.register(
 )
 # Hendrycks and Gimpel 2016 (arXiv:1606.08415): the tanh form and its constant
 OPS.register(
-    elementwise("gelu_tanh", 0.5 * x * (1.0 + tanh(sqrt(2 / pi) * (x + 0.044715 * x * x * x))))
+    elementwise(
+        "gelu_tanh",
+        0.5 * x * (1.0 + tanh(sqrt(2 / pi) * (x + 0.044715 * x * x * x))),
+        help="x * Phi(x), the normal distribution approximated by tanh",
+    )
 )
 
 

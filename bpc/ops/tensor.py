@@ -81,32 +81,51 @@ def _gradient_sum(b: Builder, node: Node, results: Sequence[Value | None]) -> Gr
 
 
 def _expand_sum(b: Builder, node: Node) -> tuple[Value, ...]:
-    """Sum the trailing run of axes as a row reduction, every other run as a column reduction."""
-    value, stem = b.values[node.inputs[0]], node.output.name
-    real = {"dtype": node.output.dtype.name, "kind": "sum"}
+    """Sum the trailing run of axes as a row reduction, every other run as a column reduction.
+
+    Partial sums stay in the computing type; only the last step rounds to the result's type.
+    """
+    value, final = b.values[node.inputs[0]], node.output
     axes = list(normalise_axes(node.attr("axes"), len(value.shape)))
+    partial = compute_type(final.dtype).name
     whole = static_count(value.shape, axes)
     if len(axes) == len(value.shape) and whole is not None:
-        parts = b.add("chunk_reduce", value, name=f"{stem}.chunks", **real)
-        total = b.add("combine", parts, name=stem if not node.output.shape else None, **real)
-        if total.shape != node.output.shape:
-            total = b.add("reshape", total, name=stem, shape=node.output.shape)
-        return (total,)
-    count = 0
-    while axes and axes[-1] == len(value.shape) - 1 - count:
-        axes.pop()
+        parts = b.add(
+            "chunk_reduce", value, name=f"{final.name}.chunks", kind="sum", dtype=partial
+        )
+        scalar = None if final.shape else final.name
+        value = b.add("combine", parts, name=scalar, kind="sum", dtype=final.dtype.name)
+        return (_in_shape(b, value, final),)
+    steps = _reduction_steps(axes, len(value.shape))
+    for at, (op, where) in enumerate(steps):
+        kind = final.dtype.name if at == len(steps) - 1 else partial
+        stem = f"{final.name}.{'rows' if op == 'row_reduce' else 'cols'}"
+        value = b.add(op, value, name=stem, kind="sum", dtype=kind, **where)
+    return (_in_shape(b, value, final),)
+
+
+def _in_shape(b: Builder, value: Value, final: Value) -> Value:
+    """The value under the final name, as a view where its shape differs."""
+    if value.name == final.name:
+        return value
+    return b.add("reshape", value, name=final.name, shape=final.shape)
+
+
+def _reduction_steps(axes: list[int], rank: int) -> list[tuple[str, dict[str, int]]]:
+    """Primitive reductions, in order, that sum over these axes."""
+    steps: list[tuple[str, dict[str, int]]] = []
+    left, count = list(axes), 0
+    while left and left[-1] == rank - 1 - count:
+        left.pop()
         count += 1
     if count:
-        value = b.add("row_reduce", value, name=f"{stem}.rows", count=count, **real)
-    while axes:
-        last = first = axes.pop()
-        while axes and axes[-1] == first - 1:
-            first = axes.pop()
-        length = last - first + 1
-        value = b.add("col_reduce", value, name=f"{stem}.cols", first=first, count=length, **real)
-    if value.name != stem:
-        value = b.add("reshape", value, name=stem, shape=node.output.shape)
-    return (value,)
+        steps.append(("row_reduce", {"count": count}))
+    while left:
+        last = first = left.pop()
+        while left and left[-1] == first - 1:
+            first = left.pop()
+        steps.append(("col_reduce", {"first": first, "count": last - first + 1}))
+    return steps
 
 
 def _flops_sum(node: Node, operands: Values, rows: int) -> int:
@@ -203,6 +222,7 @@ OPS.register_layer(
         "reshape",
         (Option("shape", "shape", required=True, help="extents without the batch"),),
         shorthand="shape",
+        help="the same elements in another shape; the batch stays first",
     ),
     build_reshape,
 )
@@ -455,6 +475,8 @@ OPS.register(
                 ),
             ),
             shorthand="p",
+            help="elements set to 0 at random while training, the others scaled up; "
+            "the identity otherwise",
         ),
         build=build_dropout,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,6 +12,7 @@ from bpc.expr import Var, simplify, walk
 from bpc.ir import Graph, Node, Value
 from bpc.kernel import (
     ACCUMULATOR,
+    RESERVED,
     Extent,
     Index,
     Item,
@@ -25,12 +27,13 @@ from bpc.kernel import (
 from bpc.ops import OPS, compute_dtype, is_elementwise, scalar_form
 from bpc.passes.layout import Layout, assign_layouts, plain_layout
 from bpc.plan.groups import PRODUCTS, Group, Grouping, form_groups
-from bpc.plan.naming import describe_node, distinguish, identifier, name_kernel
+from bpc.plan.naming import describe_statement, distinguish, identifier, name_kernel
 from bpc.types import BIT, Shape, compute_type, elements, extent, multiply
 
 FLAT_PER_SLICE = 1 << 14
 """Elements of a flat kernel that one slice takes, at most MOST_SLICES of them."""
 MOST_SLICES = 16
+_DERIVED = re.compile(r"_(in|flags|t\d+)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,7 @@ class _Maker:
 
     def make(self) -> Kernel:
         """The kernel of the group."""
-        self.taken |= {ACCUMULATOR, "r", "c", "rows", "slice", "arena", "offsets", "value"}
+        self.taken |= {ACCUMULATOR, *RESERVED}
         for node in self.group.nodes:
             self._add(node)
         for node in self.group.nodes:
@@ -161,7 +164,7 @@ class _Maker:
                 compute,
                 "inner",
                 node.name,
-                describe_node(node),
+                describe_statement(node),
                 node.span,
             )
         )
@@ -194,7 +197,7 @@ class _Maker:
                 compute_dtype(node, operands),
                 self._level_of(names),
                 node.name,
-                describe_node(node),
+                describe_statement(node),
                 node.span,
             )
         )
@@ -312,6 +315,9 @@ class _Maker:
         return label
 
     def _unique(self, stem: str) -> str:
+        """A label that is free. Targets derive `x_in`, `x_flags` and `x_t0` from x themselves."""
+        stem = f"v{stem}" if stem.startswith("bpc_") else stem
+        stem = f"{stem}_" if _DERIVED.search(stem) else stem
         label, count = stem, 1
         while label in self.taken:
             count += 1
@@ -351,9 +357,7 @@ class _Maker:
             return group.skeleton, group.inner
         operands = [*self.reads, *self.writes]
         plain = all(item.is_flat or item.is_scalar for item in operands)
-        positional = any(
-            isinstance(item, Index) and (item.axis is not None) for item in self.body
-        )
+        positional = any(isinstance(item, Index) and (item.axis is not None) for item in self.body)
         if plain and not positional:
             return "flat", len(group.space)
         rank = len(group.space)

@@ -154,7 +154,8 @@ def _follow(graph: Graph, name: str) -> str:
 
 def _may_defer(node: Node, readers: list[Node], external: set[str], graph: Graph) -> bool:
     if elements(node.output.shape, 2) == 1:
-        return _is_free_scalar(node, external, graph)
+        # An update has a kernel for scalars anyway: there each is computed once, not per thread.
+        return node.phase != "update" and _is_free_scalar(node, external, graph)
     if any(reader.op in (*PRODUCTS, "reshape", "combine") for reader in readers):
         return False
     if any(reader.phase != node.phase for reader in readers):

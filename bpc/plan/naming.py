@@ -1,10 +1,10 @@
 """What kernels and their statements are called: by the user's layers, in the model's order.
 
-    linear1_relu1                    two layers forward, as the spec lists them
-    relu1_linear2_input_gradient     back through linear2, then through relu1
-    linear2_weight_gradient          one weight's gradient
-    loss_cross_entropy               a layer whose name does not tell its kind gets it
-    adam_linear1_weight              a part of the update, and what it updates
+linear1_relu1                    two layers forward, as the spec lists them
+relu1_linear2_input_gradient     back through linear2, then through relu1
+linear2_weight_gradient          one weight's gradient
+loss_cross_entropy               a layer whose name does not tell its kind gets it
+adam_linear1_weight              a part of the update, and what it updates
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from bpc.plan.repeats import REPEAT, original
 LONGEST = 60
 _PLAIN = ("map", "row_reduce", "col_reduce", "chunk_reduce", "combine", "sum", "mean")
 """Ops that say how a layer is computed, not what it is."""
+AGAIN = " again"
 _DIRECTIONS = {"conv2d_input": "input", "conv2d_weight": "weight"}
 
 
@@ -37,8 +38,13 @@ def describe_node(node: Node) -> str:
     if node.op in ("col_reduce", "row_reduce") and node.name.startswith("d_"):
         return f"{node.name.removeprefix('d_').rpartition('.')[0] or title} gradient"
     shown = title if _tells(title, kind) else f"{title} ({kind.replace('_', ' ')})"
-    ending = _gradient(node) or ("again" if node.phase == "backward" else "")
-    return f"{shown} {ending}" if ending else shown
+    ending = _gradient(node)
+    return f"{shown} {ending}" if ending else shown + (AGAIN if node.phase == "backward" else "")
+
+
+def describe_statement(node: Node) -> str:
+    """The node beside its line of a kernel, which serves the first run of it and repetitions."""
+    return describe_node(node).removesuffix(AGAIN)
 
 
 def name_kernel(nodes: Sequence[Node], skeleton: str) -> str:

@@ -7,26 +7,39 @@ threads: equal specs give equal bytes.
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bpc.codegen.cpu import Source
+from bpc.codegen.cuda import CudaSource, generate
 from bpc.entries import Entries
 from bpc.errors import UsageError
 from bpc.plan.choose import Planned
 from bpc.plan.naming import identifier
 from bpc.plan.program import Program
+from bpc.report.cuda_manifest import describe_cuda, describe_cuda_launches
 from bpc.report.dump import dump_stages
 from bpc.report.files import to_json, write_text
 from bpc.report.manifest import count_step, describe_kernels, describe_launches, describe_table
+from bpc.report.readme import write_readme
 from bpc.report.timeline import Span, list_tensors
+from bpc.resources import template_root
 from bpc.runtime.cpu.build import write_source
-from bpc.runtime.cpu.toolchain import FLAGS, include_folder
 from bpc.spec.model import Spec
-from bpc.types import PORTABLE, format_bytes
+from bpc.types import PORTABLE
 
 SCHEMA_VERSION = 1
 NO_TARGET = "BPC0604"
+TARGETS = ("cpu", "cuda", "all")
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The generated text of the targets that are wanted."""
+
+    cpu: Source | None
+    cuda: CudaSource | None
 
 
 def write_artifacts(
@@ -36,51 +49,94 @@ def write_artifacts(
     target: str = "cpu",
     out: str | os.PathLike[str] | None = None,
     dump: str | os.PathLike[str] | None = None,
+    debug_lines: bool = False,
 ) -> dict[str, Any]:
     """Write everything and say what was written.
 
     Args:
+        target: cpu, cuda or all.
         out: the folder; `generated/<name>` without it.
         dump: a folder for the text of every stage.
+        debug_lines: let compilers and debuggers name the spec's line of each statement.
 
     Raises:
         UsageError: there is no such target.
         OSError: a file cannot be written.
     """
-    if target != PORTABLE.target:
-        raise UsageError.at(NO_TARGET, f"there is no target '{target}'", None, help="known is cpu")
     program, name = planned.program, identifier(spec.name)
-    source = write_source(program, spec.name)
+    sources = generate_sources(spec, program, target, debug_lines)
     folder = Path("generated") / name if out is None else Path(out)
-    texts = {f"{name}.cpp": source.text, **_headers(source.text)}
+    manifest = describe_manifest(spec, program, sources)
+    texts = _source_texts(name, sources)
+    if sources.cuda is not None:
+        launches = describe_cuda_launches(program, sources.cuda)
+        texts["launch.json"] = to_json({**_head(spec, program), "file": f"{name}.cu", **launches})
     texts["plan.json"] = to_json(describe_plan(spec, planned))
-    manifest = describe_manifest(spec, program, source)
     texts["manifest.json"] = to_json(manifest)
-    texts["README.md"] = _readme(spec, planned, source)
+    texts["README.md"] = write_readme(spec, planned, sources.cpu, sources.cuda)
     files = [write_text(folder / file, text) for file, text in texts.items()]
     if dump is not None:
         stages = dump_stages(spec, entries, planned)
         files += [write_text(Path(dump) / file, text) for file, text in stages.items()]
     return {
         "files": [str(file) for file in files],
-        "kernels": [kernel["name"] for kernel in manifest["kernels"]],
+        "kernels": _kernel_names(manifest),
         "launches_per_step": manifest["launches_per_step"],
         "arena_bytes": program.arena_bytes,
         "profile": PORTABLE.to_json(),
+        "target": target,
     }
 
 
-def _headers(text: str) -> dict[str, str]:
-    """The headers that a text includes, and those that they include."""
+def generate_sources(
+    spec: Spec, program: Program, target: str, debug_lines: bool = False
+) -> Sources:
+    """The text of a target, or of all.
+
+    Raises:
+        UsageError: there is no such target.
+    """
+    if target not in TARGETS:
+        help = f"known are {', '.join(TARGETS)}"
+        raise UsageError.at(NO_TARGET, f"there is no target '{target}'", None, help=help)
+    cpu = write_source(program, spec.name, debug_lines) if target != "cuda" else None
+    cuda = generate(spec.name, program, debug_lines) if target != "cpu" else None
+    return Sources(cpu, cuda)
+
+
+def _source_texts(name: str, sources: Sources) -> dict[str, str]:
+    """File names to texts: sources, and the headers that they need."""
+    texts = {}
+    if sources.cpu is not None:
+        texts[f"{name}.cpp"] = sources.cpu.text
+    if sources.cuda is not None:
+        texts[f"{name}.cu"] = sources.cuda.text
+    return {**texts, **_headers(list(texts.values()))}
+
+
+def _headers(texts: list[str]) -> dict[str, str]:
+    """The headers that texts include, and those that they include."""
     found: dict[str, str] = {}
-    pending = [text]
+    pending = list(texts)
     while pending:
         for line in pending.pop().splitlines():
             name = line.removeprefix('#include "').rstrip('"')
             if line.startswith('#include "') and name not in found:
-                found[name] = (include_folder() / name).read_text(encoding="utf-8")
+                found[name] = _find_header(name).read_text(encoding="utf-8")
                 pending.append(found[name])
     return dict(sorted(found.items()))
+
+
+def _find_header(name: str) -> Path:
+    folders = [template_root() / target / "include" for target in ("cpu", "cuda")]
+    return next(folder / name for folder in folders if (folder / name).is_file())
+
+
+def _kernel_names(manifest: dict[str, Any]) -> list[str]:
+    """The kernels of the CPU, else the functions that CUDA launches."""
+    if "kernels" in manifest:
+        return [kernel["name"] for kernel in manifest["kernels"]]
+    return [item["name"] for item in manifest["cuda"]["functions"] if item["launched"]]
 
 
 def describe_plan(spec: Spec, planned: Planned) -> dict[str, Any]:
@@ -124,14 +180,21 @@ def _describe_entry(planned: Planned, name: str) -> dict[str, Any]:
     }
 
 
-def describe_manifest(spec: Spec, program: Program, source: Source) -> dict[str, Any]:
-    """`manifest.json`: each kernel with its launches, nodes and places; the order of launches."""
-    return {
-        **_head(spec, program),
-        "launches_per_step": count_step(program, source, spec.train.accumulate),
-        "entries": describe_launches(program, source),
-        "kernels": describe_kernels(program, source),
-    }
+def describe_manifest(spec: Spec, program: Program, sources: Sources) -> dict[str, Any]:
+    """`manifest.json`: each kernel with its launches, nodes and places; the order of launches.
+
+    What is about CUDA stands under `cuda`.
+    """
+    accumulate, found = spec.train.accumulate, _head(spec, program)
+    if sources.cpu is not None:
+        found["launches_per_step"] = count_step(program, sources.cpu, accumulate)
+        found["entries"] = describe_launches(program, sources.cpu)
+        found["kernels"] = describe_kernels(program, sources.cpu)
+    if sources.cuda is not None:
+        cuda = describe_cuda(program, sources.cuda, accumulate)
+        found.setdefault("launches_per_step", cuda["launches_per_step"])
+        found["cuda"] = cuda
+    return found
 
 
 def _head(spec: Spec, program: Program) -> dict[str, Any]:
@@ -142,47 +205,3 @@ def _head(spec: Spec, program: Program) -> dict[str, Any]:
         "profile": PORTABLE.to_json(),
         "rows": program.rows,
     }
-
-
-def compile_command(name: str) -> str:
-    """The command that compiles the source by hand, in its folder."""
-    return f"g++ {' '.join(FLAGS)} -march=native -I. {name}.cpp -o {name}.so"
-
-
-def _readme(spec: Spec, planned: Planned, source: Source) -> str:
-    program, name = planned.program, identifier(spec.name)
-    launches = count_step(program, source, spec.train.accumulate)
-    arena = f"{format_bytes(program.arena_bytes)} ({program.arena_bytes:,} bytes)"
-    return f"""# {spec.name}: a generated training program
-
-`bpc compile {spec.path}` wrote this folder; changes are lost when it runs again.
-A training step has {launches} launches and runs in one arena of {arena}.
-The file has {len(source.functions)} kernels; `evaluate` and `predict` use them too.
-
-| file | what it is |
-| --- | --- |
-| `{name}.cpp` | every kernel as one C++ function, and a table of them |
-| `bpc_*.h` | what the kernels call: products, sums, functions, the team of threads |
-| `plan.json` | the arena: each tensor's place, lifetime and reason; the launch tables |
-| `manifest.json` | each kernel: its nodes, their lines in the spec, formulas, bytes and FLOPs |
-
-## Compile it by hand
-
-    {compile_command(name)}
-
-`-ffp-contract=off` keeps results the same on every machine: a fused multiply-add happens only where
-the text writes one. `-march=native` may be any processor; it changes the speed alone. The library
-has one entry, `bpc_run_range(arena, launches, first, last, offsets, rows, threads)`, declared in
-`bpc_team.h`.
-
-## Read it
-
-Above each function stand its formulas, the tensors that it reads and writes, what it moves for a
-full batch of {program.rows} rows, and its lines in the spec. A comment behind a statement names
-its layer and line. A function computes slice `slice` of its kernel. `offsets` holds the places of
-its tensors in bytes, in the order of the declarations at its top, then the number of slices.
-`rows` is the batch at hand.
-
-To follow a tensor, find its name in `plan.json` (`first` and `last` are launches of that entry
-point), then the `name` of those launches in `manifest.json`.
-"""

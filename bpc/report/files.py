@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from errno import EISDIR
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ def write_text(path: Path, text: str) -> Path:
     Raises:
         OSError: the system refuses; a former file is unchanged.
     """
+    if path.is_dir():
+        raise IsADirectoryError(EISDIR, os.strerror(EISDIR), str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     scratch = Path(name)

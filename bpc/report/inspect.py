@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bpc.codegen.cpu import Source
 from bpc.errors import UsageError
-from bpc.kernel import kernel_bytes
+from bpc.kernel import Kernel, kernel_bytes
 from bpc.plan.choose import Planned
 from bpc.plan.naming import describe_node
 from bpc.plan.program import Program
 from bpc.report.manifest import (
-    Launch,
     count_step,
     describe_kernels,
     launches_of,
@@ -22,7 +21,7 @@ from bpc.report.manifest import (
     step_times,
 )
 
-NO_KERNEL = "BPC0605"
+NO_KERNEL = "BPC0608"
 
 
 def list_kernels(planned: Planned, source: Source, accumulate: int) -> dict[str, Any]:
@@ -33,6 +32,18 @@ def list_kernels(planned: Planned, source: Source, accumulate: int) -> dict[str,
     program = planned.program
     times = step_times(program, accumulate)
     kernels = [_summarise(program, source, at, times) for at in range(len(source.functions))]
+    return {
+        "target": "cpu",
+        "launches_per_step": count_step(program, source, accumulate),
+        **moved_facts(program, times, kernels),
+        "kernels": kernels,
+    }
+
+
+def moved_facts(
+    program: Program, times: Mapping[str, int], kernels: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """What a step moves, the least that it could, and what it computes."""
     in_step = [kernel for kernel in kernels if kernel["launches"]]
     moved = sum(kernel["bytes_read"] + kernel["bytes_written"] for kernel in in_step)
     least = sum(
@@ -40,12 +51,10 @@ def list_kernels(planned: Planned, source: Source, accumulate: int) -> dict[str,
         for name, count in times.items()
     )
     return {
-        "launches_per_step": count_step(program, source, accumulate),
         "bytes_moved": moved,
         "least_bytes_moved": least,
         "moved_ratio": moved / max(least, 1),
         "flops": sum(kernel["flops"] for kernel in in_step),
-        "kernels": kernels,
     }
 
 
@@ -58,9 +67,10 @@ def _summarise(
     shown = counted or [(uses[0], 1)]
     moved = [(kernel_bytes(use.kernel, program.rows), count) for use, count in shown]
     spans = list(dict.fromkeys(span for use, _ in shown for span in use.kernel.spans))
+    layers = name_layers(program, [(use.entry, use.kernel) for use, _ in shown])
     return {
         "name": source.functions[index].name,
-        "from": f"{_layers(program, [use for use, _ in shown])} {list_places(spans)}",
+        "from": f"{layers} {list_places(spans)}",
         "entries": list(dict.fromkeys(use.entry for use in uses)),
         "serves": list(dict.fromkeys(use.kernel.name for use in uses)),
         "launches": sum(count for use, count in counted if not use.part),
@@ -72,12 +82,12 @@ def _summarise(
     }
 
 
-def _layers(program: Program, uses: list[Launch]) -> str:
-    """What the launches are for, in the user's words; long lists are cut with a count."""
+def name_layers(program: Program, uses: Iterable[tuple[str, Kernel]]) -> str:
+    """What kernels of entry points are for, in the user's words; long lists end in a count."""
     found: dict[str, None] = {}
-    for use in uses:
-        nodes = {node.name: node for node in program.entries[use.entry].graph.nodes}
-        for name in use.kernel.nodes:
+    for entry, kernel in uses:
+        nodes = {node.name: node for node in program.entries[entry].graph.nodes}
+        for name in kernel.nodes:
             words = describe_node(nodes[name])
             found[words.split(" of ")[0] if nodes[name].phase == "update" else words] = None
     listed = list(found)
@@ -93,13 +103,14 @@ def show_kernel(planned: Planned, source: Source, name: str) -> dict[str, Any]:
     described = describe_kernels(planned.program, source)
     for kernel, function in zip(described, source.functions, strict=True):
         if name == function.name or name in function.kernels:
-            return {**kernel, "source": function.text.strip("\n") + "\n"}
-    raise _unknown(source, name)
+            return {"target": "cpu", **kernel, "source": function.text.strip("\n") + "\n"}
+    raise no_kernel([function.name for function in source.functions], name)
 
 
-def _unknown(source: Source, name: str) -> UsageError:
-    known = [function.name for function in source.functions]
-    near = difflib.get_close_matches(name, known, n=1)
+def no_kernel(known: Sequence[str], name: str) -> UsageError:
+    """The error for a name that no kernel has; offers the nearest."""
+    longer = [other for other in known if other.startswith(f"{name}_")]
+    near = longer or difflib.get_close_matches(name, known, n=1)
     help = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(known[:8])}"
     error = UsageError.at(NO_KERNEL, f"there is no kernel '{name}'", None, help=help)
     assert isinstance(error, UsageError)

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bpc.codegen.cpu import Source, arguments, extents, touched_shape
+from bpc.codegen.cpu import Source, extents
+from bpc.codegen.header import touched_shape
+from bpc.codegen.parts import arguments
 from bpc.errors import Span
 from bpc.ir import Node
 from bpc.kernel import Kernel, Operand, Reduction, Statement, kernel_bytes, operand_bytes
@@ -102,15 +104,16 @@ def _describe_launch(use: Launch, nodes: Mapping[tuple[str, str], Node], rows: i
         "bytes_read": read,
         "bytes_written": written,
         "flops": kernel.flops,
-        "reads": [_describe_operand(item, rows) for item in kernel.reads],
-        "writes": [_describe_operand(item, rows) for item in kernel.writes],
+        "reads": [describe_operand(item, rows) for item in kernel.reads],
+        "writes": [describe_operand(item, rows) for item in kernel.writes],
         "nodes": [
-            _describe_node(nodes[use.entry, name], formulas.get(name)) for name in kernel.nodes
+            describe_node(nodes[use.entry, name], formulas.get(name)) for name in kernel.nodes
         ],
     }
 
 
-def _describe_operand(operand: Operand, rows: int) -> Data:
+def describe_operand(operand: Operand, rows: int) -> Data:
+    """A tensor of a kernel, with the shape that the kernel touches."""
     return {
         "tensor": operand.value,
         "label": operand.label,
@@ -119,7 +122,8 @@ def _describe_operand(operand: Operand, rows: int) -> Data:
     }
 
 
-def _describe_node(node: Node, formula: str | None) -> Data:
+def describe_node(node: Node, formula: str | None) -> Data:
+    """A node with its layer and its place in the spec."""
     return {
         "name": node.name,
         "op": node.op,

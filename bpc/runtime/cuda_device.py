@@ -133,6 +133,7 @@ class CudaDevice:
         """What runs the program, for people."""
         beside = format_bytes(self._side.nbytes + self._workspace_bytes)
         how = "graphs" if self._options.graphs else "single launches"
+        how += ", cuBLASLt" if self._products is not None else ""
         return f"cuda ({self.gpu.name}, {how}, {beside} beside the arena)"
 
     @property

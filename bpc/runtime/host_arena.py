@@ -44,7 +44,8 @@ class HostArena:
         """Fill the first rows of an input slot."""
         slot = self._views[name]
         assert array.shape[1:] == slot.shape[1:], f"{name}: {array.shape} into {slot.shape}"
-        np.copyto(slot[: len(array)], array, casting="unsafe")
+        with np.errstate(over="ignore"):  # training itself names what became inf
+            np.copyto(slot[: len(array)], array, casting="unsafe")
 
     def write_rows(self, name: str, array: Array, rows: NDArray[np.integer[Any]]) -> None:
         """Gather the rows with these numbers, all of which exist, in the first rows of a slot."""

@@ -126,6 +126,8 @@ def read_functions(
     for entry in node.entries:
         try:
             _check_free(entry, taken, "a function")
+            # Stands in where the formula is at fault, so that uses of the name are no faults too.
+            found[entry.key] = FunctionSpec(entry.key, "0", ("x",), entry.key_span)
             found[entry.key] = _read_function(entry, errors)
         except SpecError as fault:
             errors.found.extend(fault.diagnostics)

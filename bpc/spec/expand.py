@@ -20,13 +20,15 @@ from bpc.spec.names import Names, join_scope
 from bpc.spec.options import Options, Scope, convert, read_options
 from bpc.spec.words import show, suggest
 from bpc.spec.yamlnodes import Items, Node, is_null
-from bpc.types import LayerSchema, Option
+from bpc.types import LayerSchema, Option, count_of
 
 MOST_ENTRIES = 20_000
 _MOST_SCOPES = 32
 _MOST_FAULTS = 1000
 _COUNT = Option("repeat", "int", required=True, minimum=1, maximum=10_000)
 _SUM = "add"
+UNKNOWN = "?"
+"""Stands for the value of an entry that is at fault; no layer has that name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ def expand_model(
     model: Items, vocabulary: Vocabulary, names: Names, first: str, scope: Scope
 ) -> tuple[tuple[LayerSpec, ...], str]:
     """All layers in order, and the full name of the last value; faults are recorded.
+
+    Layers at fault are left out.
 
     Args:
         model: the list of entries.
@@ -108,6 +112,7 @@ class _Expansion:
                 previous = self._expand_entry(node, frame, previous)
             except SpecError as fault:
                 self.outer.errors.found.extend(fault.diagnostics)
+                previous = UNKNOWN
         return previous
 
     def _count(self, node: Node) -> None:
@@ -130,6 +135,7 @@ class _Expansion:
     # Layers
 
     def _add_layer(self, entry: LayerEntry, frame: _Frame, previous: str) -> str:
+        before = self._count_faults()
         schema = self._find_schema(entry.kind)
         name = self._take_name(entry, frame, entry.kind)
         if schema is None:
@@ -149,8 +155,13 @@ class _Expansion:
             entry.kind_span,
             entry.name is not None,
         )
-        self.layers.append(layer)
+        if self._count_faults() == before:
+            self.layers.append(layer)
         return self._finish(layer.full_name)
+
+    def _count_faults(self) -> int:
+        """Faults so far, with names that are not found yet; a layer that adds one is left out."""
+        return len(self.outer.errors.found) + len(self.names.missing)
 
     def _finish(self, full: str) -> str:
         self.names.values.setdefault(full, full)
@@ -226,7 +237,8 @@ class _Expansion:
         inputs = self._resolve(entry, frame, previous)
         wanted = block.inputs or ("input",)
         if len(inputs) != len(wanted):
-            message = f"the block {block.name} takes {len(wanted)} inputs, found {len(inputs)}"
+            needed = count_of(len(wanted), "input")
+            message = f"the block {block.name} takes {needed}, found {len(inputs)}"
             notes = [Note("the block is declared here", block.span)]
             raise SpecError.at(codes.INPUT_COUNT, message, entry.kind_span, notes)
 
@@ -266,7 +278,9 @@ class _Expansion:
         )
 
     def _expand_repeat(self, entry: LayerEntry, frame: _Frame, previous: str) -> str:
-        assert entry.body is not None
+        if entry.body is None:
+            message, help = "repeat needs a number", "such as {repeat: 2, layers: [relu]}"
+            raise SpecError.at(codes.BAD_ENTRY, message, entry.kind_span, help=help)
         count = convert(self._scope(frame), _COUNT, entry.body, "repeat")
         layers = _need_list(entry.layers, "repeat", entry.kind_span)
 

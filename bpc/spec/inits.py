@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from bpc.types import LayerSchema, Option
 
 _GAIN = Option("gain", "float", 1.0, minimum=0.0, help="factor on the standard deviation")
-_DISTRIBUTION = Option("distribution", "choice", "uniform", choices=("uniform", "normal"))
-_MODE = Option("mode", "choice", "fan_in", choices=("fan_in", "fan_out"))
+_DISTRIBUTION = Option(
+    "distribution", "choice", "uniform", choices=("uniform", "normal"), help="kind of the draws"
+)
+_MODE = Option("mode", "choice", "fan_in", choices=("fan_in", "fan_out"), help="which fan sets it")
 # He keeps the variance of a relu, which halves it: sqrt(2). Others write their own gain.
 _HE_GAIN = Option("gain", "float", 2.0**0.5, minimum=0.0, help="sqrt(2) suits relu")
 
@@ -17,19 +19,25 @@ _ROWS = (
     LayerSchema("ones", help="1 everywhere"),
     LayerSchema(
         "constant",
-        (Option("value", "float", required=True),),
+        (Option("value", "float", required=True, help="of every element"),),
         shorthand="value",
         help="one value everywhere",
     ),
     LayerSchema(
         "normal",
-        (Option("mean", "float", 0.0), Option("std", "float", 1.0, minimum=0.0)),
+        (
+            Option("mean", "float", 0.0, help="mean of the draws"),
+            Option("std", "float", 1.0, minimum=0.0, help="standard deviation of the draws"),
+        ),
         shorthand="std",
         help="independent normal draws",
     ),
     LayerSchema(
         "uniform",
-        (Option("low", "float", -1.0), Option("high", "float", 1.0)),
+        (
+            Option("low", "float", -1.0, help="the least draw"),
+            Option("high", "float", 1.0, help="the bound above all draws"),
+        ),
         help="independent draws from [low, high)",
     ),
     LayerSchema("xavier", (_DISTRIBUTION, _GAIN), help="variance 2 / (fan_in + fan_out)"),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from bpc.errors import Collector, Diagnostic, Span, SpecError
+from bpc.errors import Collector, Diagnostic, SpecError
 from bpc.spec import codes
 from bpc.spec import schema as models
 from bpc.spec.blocks import Block, read_blocks, read_functions
@@ -16,19 +16,44 @@ from bpc.spec.entries import COMPOSITES
 from bpc.spec.expand import Vocabulary, expand_model
 from bpc.spec.found import describe
 from bpc.spec.merge import Tree, apply_set, read_tree
-from bpc.spec.model import DataSpec, FunctionSpec, LayerSpec, ParameterSpec, Spec
+from bpc.spec.model import (
+    DataSpec,
+    FunctionSpec,
+    LayerSpec,
+    LossSpec,
+    ParameterSpec,
+    Spec,
+    TrainSpec,
+)
 from bpc.spec.names import Names
 from bpc.spec.options import Scope
 from bpc.spec.origins import find_origins
 from bpc.spec.sections import read_data, read_loss, read_parameters, read_train
 from bpc.spec.words import show
-from bpc.spec.yamlnodes import Items, Scalar, Table, is_null
+from bpc.spec.yamlnodes import Entry, Items, Scalar, Table, is_null, make_table
 from bpc.types import LayerSchema
 
 _TITLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _CHECKED_ELSEWHERE = tuple(key for key in models.Head.model_fields if key != "seed")
 _NOTHING: Mapping[str, object] = MappingProxyType({})
+_NO_PLACES: Mapping[str, str] = MappingProxyType({})
 _MOST_ERRORS = 50
+
+
+class IncompleteSpec(SpecError):
+    """Faults of a file, with what could be read beside them.
+
+    `spec` lacks the layers and declarations that are at fault, and has a loss without inputs, or
+    training by default, where those sections are; None where the data is at fault.
+    """
+
+    def __init__(self, diagnostics: Sequence[Diagnostic], spec: Spec | None):
+        super().__init__(diagnostics)
+        self.spec = spec
+
+    def with_more(self, found: Sequence[Diagnostic]) -> SpecError:
+        """The error that also tells what was found in `spec`."""
+        return SpecError(sort_faults([*self.diagnostics, *found]))
 
 
 def load_spec(
@@ -38,6 +63,7 @@ def load_spec(
     optimizers: Mapping[str, LayerSchema],
     sets: Mapping[str, object] = _NOTHING,
     text: str | None = None,
+    places: Mapping[str, str] = _NO_PLACES,
 ) -> Spec:
     """Read, merge, check and expand a spec.
 
@@ -48,55 +74,61 @@ def load_spec(
         optimizers: the same for `train.optimizer:`.
         sets: dotted keys and values that override the file; text is read as YAML.
         text: the content, if it is not to be read from `path`.
+        places: how a person set what is in `sets`, where that was not `--set`: such as `--seed`.
 
     Raises:
-        SpecError: with every fault that was found, in order of place, the first 50.
+        SpecError: with every fault that was found, in order of place, the first 50; an
+            `IncompleteSpec` where the YAML itself can be read.
     """
     errors = Collector()
     tree = read_tree(Path(path), str(path), text, errors)
     misread = {str(item.span) for item in errors.found}
-    tree = _apply_sets(tree, sets, {**layers, **losses, **optimizers}, errors)
+    tree = _apply_sets(tree, sets, {**layers, **losses, **optimizers}, errors, places)
     scope = Scope(errors)
     reader = _Reader(scope, tree, layers, losses, optimizers)
     spec = reader.read(str(path))
-    _raise_if_any(errors, misread)
+    if errors.found:
+        raise IncompleteSpec(_drop_repeats(errors, misread), spec)
     assert spec is not None, "nothing is missing without an error"
     return spec
 
 
 def _apply_sets(
-    tree: Tree, sets: Mapping[str, object], tables: Mapping[str, LayerSchema], errors: Collector
+    tree: Tree,
+    sets: Mapping[str, object],
+    tables: Mapping[str, LayerSchema],
+    errors: Collector,
+    places: Mapping[str, str],
 ) -> Tree:
     root = tree.root
     for key, value in sets.items():
         try:
-            root = apply_set(root, str(key), value, tables)
+            root = apply_set(root, str(key), value, tables, places.get(key, ""))
         except SpecError as fault:
             errors.found.extend(fault.diagnostics)
     return Tree(root, tree.files)
 
 
-def _raise_if_any(errors: Collector, misread: Set[str]) -> None:
-    """Raise what was found.
-
-    A fault in a repeated layer counts once, and where the YAML itself is at fault (`misread`) only
-    the first fault counts.
-    """
-    unique: dict[tuple[str, str, Span | None], Diagnostic] = {}
+def _drop_repeats(errors: Collector, misread: Set[str]) -> tuple[Diagnostic, ...]:
+    """The faults in order; where the YAML itself is at fault (`misread`) only the first counts."""
+    kept: list[Diagnostic] = []
     seen: set[str] = set()
     for item in errors.found:
         place = str(item.span)
-        if place in misread and place in seen:
-            continue
+        if place not in misread or place not in seen:
+            kept.append(item)
         seen.add(place)
-        unique.setdefault((item.code, item.message, item.span), item)
-    found = Collector(list(unique.values()))
+    return sort_faults(kept)
+
+
+def sort_faults(found: Sequence[Diagnostic]) -> tuple[Diagnostic, ...]:
+    """The faults in order of place, the first 50; one of a repeated layer counts once."""
+    unique = {(item.code, item.message, item.span): item for item in reversed(found)}
     try:
-        found.raise_if_any()
+        Collector(list(reversed(unique.values()))).raise_if_any()
     except SpecError as fault:
-        if len(fault.diagnostics) > _MOST_ERRORS:
-            raise SpecError(fault.diagnostics[:_MOST_ERRORS]) from None
-        raise
+        return fault.diagnostics[:_MOST_ERRORS]
+    raise AssertionError("there is at least one fault")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,24 +164,40 @@ class _Reader:
         loss = read_loss(self.scope, self.root.get("loss"), self.losses, names, last)
         names.report_missing()
         train = read_train(
-            self.scope, self.root.find("train"), self.optimizers, self.tree.files, self.root.span
+            self.scope, self.root.find("train"), self.optimizers, self._file_names(), self.root.span
         )
-        if data is None or loss is None or train is None or seed is None:
+        if data is None:
             return None
+        faulty = loss is None or train is None or seed is None
         spec = Spec(
             path,
             name,
-            seed,
+            seed or 0,
             data,
             parameters,
             tuple(functions.values()),
             model,
-            loss,
-            train,
+            loss or LossSpec("", "loss", {}, {}, self.root.span, ()),
+            train or self._default_train(),
             {},
             self.root.span,
+            self.tree.files,
+            self.root,
         )
-        return find_origins(spec, self.root)
+        return spec if faulty else find_origins(spec, self.root)
+
+    def _file_names(self) -> tuple[str, ...]:
+        return tuple(file.name for file in self.tree.files)
+
+    def _default_train(self) -> TrainSpec:
+        """Training with nothing said of it but a rate, in place of a section at fault."""
+        rate = Entry("lr", self.root.span, Scalar("1.0", 1.0, self.root.span, self.root.span))
+        table = make_table([rate], self.root.span)
+        entry = Entry("train", self.root.span, table)
+        aside = Scope(Collector())
+        made = read_train(aside, entry, self.optimizers, self._file_names(), self.root.span)
+        assert made is not None, "a rate is all that has no default"
+        return made
 
     def _read_head(self) -> int | None:
         """Check the keys at the top and the version; the seed."""

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from bpc.errors import BpcError, Collector, Note, Span, SpecError
 from bpc.spec import codes
+from bpc.spec.model import SourceFile
+from bpc.spec.setnames import name_entries, open_entry
 from bpc.spec.source import read_text
 from bpc.spec.words import show, suggest
 from bpc.spec.yamlnodes import (
@@ -34,10 +36,10 @@ _DATA_KEYS = ("source", "batch", "shuffle")
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A merged spec: its tree, the span of the whole, and its files, the nearest first."""
+    """A merged spec: its tree and its files, the nearest first."""
 
     root: Table
-    files: tuple[str, ...]
+    files: tuple[SourceFile, ...]
 
 
 def read_tree(path: Path, file: str, text: str | None, errors: Collector) -> Tree:
@@ -47,11 +49,13 @@ def read_tree(path: Path, file: str, text: str | None, errors: Collector) -> Tre
         SpecError: a file of the chain does not load, is no mapping, or the chain is a circle.
     """
     layers: list[Table] = []
+    files: list[SourceFile] = []
     chain: list[tuple[Path, str]] = []
     asked_at: Span | None = None
     while True:
         chain.append((_resolve(path, file, asked_at), file))
         content = read_text(path, file, asked_at) if text is None else text
+        files.append(SourceFile(file, content))
         root = _read_root(content, file, errors)
         layers.append(root)
         entry = root.find("extends")
@@ -65,7 +69,7 @@ def read_tree(path: Path, file: str, text: str | None, errors: Collector) -> Tre
     if merged.size > MOST_NODES:
         message = f"the spec and what it extends have more than {MOST_NODES:,} values"
         raise SpecError.at(codes.LIMIT, message, merged.span)
-    return Tree(_without(merged, "extends"), tuple(name for _, name in chain))
+    return Tree(_without(merged, "extends"), tuple(files))
 
 
 def _read_root(content: str, file: str, errors: Collector) -> Table:
@@ -136,24 +140,29 @@ def _keep_common(base: Table, child: Table) -> Table:
     return make_table([entry for entry in base.entries if entry.key in _DATA_KEYS], base.span)
 
 
-def apply_set(root: Table, key: str, value: object, tables: Mapping[str, LayerSchema]) -> Table:
+def apply_set(
+    root: Table, key: str, value: object, tables: Mapping[str, LayerSchema], place: str = ""
+) -> Table:
     """The tree with the value at a dotted key, such as `train.lr` or `model.0.linear.out`.
 
-    A key that does not exist is added with the place `--set key`; whoever checks the tree then
-    names the nearest one. Entries of a list are named by number, or layers by their name.
+    A key that does not exist is added with the place `--set key`, or `place`; whoever checks the
+    tree then names the nearest one. Entries of a list go by number, layers also by name
+    (`setnames.py`).
 
     Raises:
         SpecError: the key leads through a value that has no keys or past the end of a list, or
             the value cannot be read.
     """
-    span = Span(f"--set {key}", 1, 1)
+    span = Span(place or f"--set {key}", 1, 1)
     parts = tuple(key.split("."))
     if not all(parts) or len(parts) > _MOST_KEYS or parts[0] == "extends":
         message = f"{show(key)} is not a key that can be set"
         raise SpecError.at(
             codes.BAD_SET, message, span, help="such as train.lr, or model.0.linear.out"
         )
-    merged = _Setting(span, tables).put(root, parts, to_node(value, span), ())
+    declared = root.get("parameters")
+    taken = declared.keys() if isinstance(declared, Table) else ()
+    merged = _Setting(span, tables, taken).put(root, parts, to_node(value, span), ())
     assert isinstance(merged, Table)
     return merged
 
@@ -166,15 +175,18 @@ def to_node(value: object, span: Span) -> Node:
     """
     if isinstance(value, str):
         return _read_text(value, span)
-    return _from_python(value, span, 0)
+    return from_python(value, span, 0)
 
 
 def _read_text(text: str, span: Span) -> Node:
     if not text.strip():
-        return Scalar(text, text or None, span, span)
+        return Scalar("", None, span, span)
+    if text.lstrip().startswith("#"):
+        message = f"the value {show(text)} cannot be read: it is a comment"
+        raise SpecError.at(codes.BAD_SET, message, span, help="put it in quotes to mean text")
     try:
         errors = Collector()
-        node = read_yaml(text, span.file, errors)
+        node = read_yaml(text, span.file, errors, null=True)
         errors.raise_if_any()
         return _move(node, span)
     except SpecError as fault:
@@ -191,16 +203,21 @@ def _move(node: Node, span: Span) -> Node:
     return make_table([Entry(e.key, span, _move(e.value, span)) for e in node.entries], span)
 
 
-def _from_python(value: object, span: Span, depth: int) -> Node:
+def from_python(value: object, span: Span, depth: int = 0) -> Node:
+    """A Python value as a node that stands at `span`; text stays text.
+
+    Raises:
+        SpecError: it is nested too deeply, or YAML has no form for it.
+    """
     if depth > 16:
         raise SpecError.at(codes.LIMIT, "the value is nested too deeply", span)
     if value is None or isinstance(value, bool | int | float | str | Path):
         return _scalar_from(value, span)
     if isinstance(value, Mapping):
-        entries = [Entry(str(k), span, _from_python(v, span, depth + 1)) for k, v in value.items()]
+        entries = [Entry(str(k), span, from_python(v, span, depth + 1)) for k, v in value.items()]
         return make_table(entries, span)
     if isinstance(value, list | tuple):
-        return make_items([_from_python(item, span, depth + 1) for item in value], span)
+        return make_items([from_python(item, span, depth + 1) for item in value], span)
     try:
         return _scalar_from(operator.index(value), span)  # type: ignore[arg-type]
     except TypeError:
@@ -225,6 +242,7 @@ class _Setting:
 
     span: Span
     tables: Mapping[str, LayerSchema]
+    taken: tuple[str, ...] = ()
 
     def put(
         self, node: Node | None, keys: tuple[str, ...], value: Node, path: tuple[str, ...]
@@ -275,7 +293,10 @@ class _Setting:
         self, node: Items, keys: tuple[str, ...], value: Node, path: tuple[str, ...]
     ) -> Items:
         index = self._find_index(node, keys[0], ".".join(path))
-        new = self.put(node.items[index], keys[1:], value, (*path, keys[0]))
+        item, rest = node.items[index], keys[1:]
+        if path[0] in ("model", "blocks"):
+            rest = open_entry(item, rest, self.tables)
+        new = self.put(item, rest, value, (*path, keys[0]))
         return make_items(
             [new if i == index else item for i, item in enumerate(node.items)], node.span
         )
@@ -286,26 +307,13 @@ class _Setting:
                 return int(key)
             entries = f"entries 0 to {len(node.items) - 1}" if node.items else "no entries"
             raise self._fault(f"{path} has {entries}, not {key[:20]}", node.span)
-        names = {_find_name(item): index for index, item in enumerate(node.items)}
-        names.pop(None, None)
+        names = name_entries(node, self.taken if path == "model" else ())
         if key in names:
             return names[key]
-        known = [name for name in names if name]
-        help = suggest(key, known) or "name an entry by its number, from 0"
+        help = suggest(key, names) or "name an entry by its number, from 0"
         raise self._fault(f"{path} has no entry named {show(key)}", node.span, help)
 
     def _fault(self, message: str, place: Span, help: str | None = None) -> BpcError:
         return SpecError.at(
             codes.BAD_SET, message, self.span, [Note("what stands there is", place)], help
         )
-
-
-def _find_name(item: Node) -> str | None:
-    if not isinstance(item, Table):
-        return None
-    inside = next((e.value for e in item.entries if isinstance(e.value, Table)), None)
-    for table in (item, inside):
-        node = table.get("name") if table else None
-        if isinstance(node, Scalar):
-            return node.text
-    return None

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from bpc.errors import Span
+from bpc.spec.yamlnodes import Table
 
 Origin = Span | Literal["default"]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file of a spec as it was read."""
+
+    name: str
+    text: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +171,11 @@ class TrainSpec:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A whole spec, resolved. `origins` maps `train.lr` and its like to where the value is from."""
+    """A whole spec, resolved. `origins` maps `train.lr` and its like to where the value is from.
+
+    `files` are the file and what it extends, the nearest first; `tree` is all of them in one, with
+    what the command line sets.
+    """
 
     path: str
     name: str
@@ -175,3 +188,5 @@ class Spec:
     train: TrainSpec
     origins: Mapping[str, Origin]
     span: Span
+    files: tuple[SourceFile, ...] = ()
+    tree: Table | None = field(default=None, compare=False, repr=False)

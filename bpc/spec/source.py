@@ -34,7 +34,9 @@ def read_text(path: Path, file: str, asked_at: Span | None = None) -> str:
             with path.open("rb") as stream:
                 return decode(stream.read(MOST_BYTES + 1), file)
     except FileNotFoundError:
-        raise SpecError.at(codes.UNREADABLE, f"there is no file {file!r}", span) from None
+        help = "a spec is read from a file, not from standard input" if file == "-" else None
+        message = f"there is no file {file!r}"
+        raise SpecError.at(codes.UNREADABLE, message, span, help=help) from None
     except (OSError, ValueError) as fault:
         reason = fault.strerror if isinstance(fault, OSError) else "no file can have that name"
         raise SpecError.at(codes.UNREADABLE, f"cannot read {file!r}: {reason}", span) from None

@@ -40,6 +40,11 @@ _MEANINGS: tuple[tuple[str, str, str | None], ...] = (
     ("escape", "this backslash sequence is unknown", "use single quotes to keep backslashes"),
     ("maximum nesting", "nested far more than 64 levels deep, the most that a spec may have", None),
     ("expected node content", "a value is missing here", None),
+    (
+        "found unexpected ':'",
+        "a key without a value inside {...}",
+        "leave a blank after ':', and write null for no value: {dim: null, factor: 4}",
+    ),
     ("cannot start any token", "no value can start with this character", "put the text in quotes"),
 )
 
@@ -61,7 +66,7 @@ def explain(fault: yaml.MarkedYAMLError, file: str, lines: Sequence[str]) -> Dia
         span = Span(file, line + 1, indent.index("\t") + 1)
         return Diagnostic(codes.SYNTAX, "a tab cannot indent YAML", span, help="use spaces")
     message, help = _find_meaning(fault.problem or "")
-    if "${" in text and "'${'" not in text:
+    if "${" in text and "'${'" not in text and "unexpected ':'" not in (fault.problem or ""):
         help = 'inside {...} or [...] write an expression in quotes: "${4 * dim}"'
     span = Span(file, line + 1, min(column, len(text)) + 1)
     return Diagnostic(codes.SYNTAX, message, span, _find_notes(fault, span), help)

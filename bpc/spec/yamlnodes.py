@@ -89,8 +89,8 @@ def is_null(node: Node | None) -> bool:
     return node is None or (isinstance(node, Scalar) and node.value is None)
 
 
-def read_yaml(text: str, file: str, errors: Collector) -> Node:
-    """The tree of the only document in `text`.
+def read_yaml(text: str, file: str, errors: Collector, null: bool = False) -> Node:
+    """The tree of the only document in `text`; `null`: that document may be null.
 
     What leaves a usable tree (repeated keys, tags, numbers that are too large) is recorded in
     `errors`, so that the rest of the file is checked too.
@@ -99,7 +99,7 @@ def read_yaml(text: str, file: str, errors: Collector) -> Node:
         SpecError: it does not parse or breaks a limit; carries what was recorded as well.
     """
     check_characters(text, file)
-    composer = _Composer(_Loader(text), file, split_lines(text))
+    composer = _Composer(_Loader(text), file, split_lines(text), null)
     tree: Node | None = None
     try:
         tree = composer.compose_document()
@@ -123,6 +123,7 @@ class _Composer:
     loader: Any
     file: str
     lines: list[str]
+    null: bool = False
     errors: Collector = field(default_factory=Collector)
     anchors: dict[str, tuple[Node | None, Span]] = field(default_factory=dict)
     count: int = 0
@@ -138,7 +139,7 @@ class _Composer:
         if not isinstance(event, yaml.StreamEndEvent):
             message = "a second document starts here; a spec is one document"
             raise SpecError.at(codes.SYNTAX, message, self._span(event), help="remove the '---'")
-        if is_null(tree):
+        if is_null(tree) and not self.null:
             raise self._empty()
         return tree
 

@@ -24,15 +24,21 @@ NO_FAN = "BPC0220"
 _MASTER = "master."
 
 
-def initial_values(states: Iterable[State], seed: int) -> dict[str, Reals]:
-    """Float64 starting values by name; the device rounds them to each state's type.
+def initial_values(states: Iterable[State], seed: int) -> dict[str, NDArray[Any]]:
+    """Starting values by name, in float64 or as below; the device rounds them to each state's type.
 
-    A full-precision copy `master.w` starts as the parameter w before rounding.
+    A full-precision copy `master.w` starts as the parameter w before rounding to 16 bits, which
+    is by way of the type of the copy: so a step that is skipped leaves both as they were.
 
     Raises:
         SpecError: an initialiser does not fit its parameter.
     """
-    return {state.name: initial_value(state, seed) for state in states}
+    return {state.name: by_way_of_master(state, initial_value(state, seed)) for state in states}
+
+
+def by_way_of_master(state: State, value: NDArray[Any]) -> NDArray[Any]:
+    """The value as the float32 copy of a 16-bit state holds it; that of other states as it is."""
+    return value.astype(np.float32) if state.value.dtype.bits == 16 else value
 
 
 def initial_value(state: State, seed: int) -> Reals:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
 from statistics import median
@@ -14,7 +14,7 @@ from typing import Any
 from bpc.data.batches import Batches
 from bpc.data.read import Dataset
 from bpc.entries import PREDICT, Entries
-from bpc.errors import Interrupted, Span
+from bpc.errors import Interrupted, Note, Span
 from bpc.runtime.device import Device
 from bpc.spec.model import Spec
 from bpc.train.changes import digest_contents
@@ -34,6 +34,7 @@ from bpc.train.stepper import Stepper
 from bpc.train.tally import Tally, restore_tally
 from bpc.train.units import UnitCounter
 from bpc.train.windows import Window, Windows, plan_windows
+from bpc.types import count_of
 from bpc.update import norm_name
 
 LOG_EVERY = 10
@@ -67,7 +68,7 @@ class Job:
     progress: Progress
     steps: int | None = None
     run_dir: str | os.PathLike[str] | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     origin: SavedRun | None = None
     resume: Resume | None = None
     stop_after: int | None = None
@@ -122,7 +123,7 @@ class _Run:
 
     def go(self) -> dict[str, Any]:
         """Run to the end, or to what stops it; the folder says which."""
-        self.folder.begin(Path(self.job.spec.path))
+        self.folder.begin(_limit(self.job.spec, self.job.steps))
         self.stepper.reset(len(self.windows))
         if self.job.resume is not None:
             self._restore(self.job.resume.found)
@@ -335,12 +336,22 @@ class _Run:
         return result
 
 
+def _limit(spec: Spec, steps: int | None) -> Spec:
+    """The spec that asks for so many steps by itself."""
+    if steps is None:
+        return spec
+    return replace(spec, train=replace(spec.train, steps=steps, epochs=None))
+
+
 def _make_notes(job: Job, tally: Tally, troubles: list[str]) -> list[dict[str, Any]]:
     """What a person should know, each with a place where it has one."""
-    texts = (*job.notes, *troubles[:_MOST_TROUBLES])
-    notes: list[dict[str, Any]] = [{"text": text, "place": None} for text in texts]
+    said = (*job.notes, *(Note(text) for text in troubles[:_MOST_TROUBLES]))
+    notes: list[dict[str, Any]] = [
+        {"text": note.text, "place": note.span.to_json() if note.span else None} for note in said
+    ]
     if tally.skipped:
-        text = f"{tally.skipped} of {tally.step} steps were skipped: not finite"
+        were = "was" if tally.skipped == 1 else "were"
+        text = f"{tally.skipped} of {count_of(tally.step, 'step')} {were} skipped: not finite"
         notes.append({"text": text, "place": None})
     for unit in sorted(tally.units, key=lambda unit: -unit.share):
         if unit.share >= MANY_ZERO_UNITS:

@@ -1,4 +1,4 @@
-"""The folder of a run: the spec, `metrics.jsonl`, `model.safetensors` and `result.json`."""
+"""The folder of a run: its spec, `metrics.jsonl`, `model.safetensors` and `result.json`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from bpc.errors import UsageError
+from bpc.spec.model import Spec
+from bpc.spec.resolved import write_resolved
 from bpc.train.checkpoint import MODEL
 from bpc.train.faults import NO_CHECKPOINT, CheckpointError
 from bpc.train.files import Files, remove_leftovers, replace_file
@@ -21,6 +23,7 @@ from bpc.train.tensorfile import encode_tensors
 RUNS = Path("runs")
 NOT_EMPTY = "BPC0602"
 RESULT = "result.json"
+SPEC, RESOLVED = "spec", "spec.resolved.yaml"
 
 
 class RunFolder:
@@ -44,12 +47,24 @@ class RunFolder:
         """Where the metrics go."""
         return self.path / "metrics.jsonl"
 
-    def begin(self, spec: Path) -> None:
-        """Keep the spec as it was read; what an earlier end of the run left is its end no more."""
+    def begin(self, spec: Spec) -> None:
+        """Keep the spec; what an earlier end of the run left is its end no more."""
         remove_leftovers(self.files, self.path)
         for name in (RESULT, MODEL):
             self.files.remove(self.path / name)
-        replace_file(self.files, self.path / "spec.yaml", [spec.read_bytes()])
+        self._write_spec(spec)
+
+    def _write_spec(self, spec: Spec) -> None:
+        """The spec and what it extends as they were read, and all of it in one file."""
+        # A run that goes on from what its folder kept leaves that as it is.
+        if Path(spec.path).resolve().parent != self.path.resolve():
+            for number, source in enumerate(spec.files):
+                name = f"{SPEC}.base{number}.yaml" if number else f"{SPEC}.yaml"
+                self._write_text(name, source.text)
+        self._write_text(RESOLVED, write_resolved(spec))
+
+    def _write_text(self, name: str, text: str) -> None:
+        replace_file(self.files, self.path / name, [text.encode()])
 
     def write_result(self, result: Mapping[str, object]) -> None:
         """Say how the run ended."""
@@ -71,7 +86,8 @@ def make_run_folder(
     """Make the folder of a new run: `wished`, or `runs/<name>-<n>` with the next free n.
 
     Raises:
-        UsageError: `wished` exists and is no empty folder, or another process trains into it.
+        UsageError: `wished` exists and is no empty folder, `runs` is a file, or another process
+            trains into it.
     """
     if wished is None:
         return RunFolder(_make_next(name), files)
@@ -114,6 +130,9 @@ def _not_empty(path: Path) -> UsageError:
 
 def _make_next(name: str) -> Path:
     """Making a folder is atomic, so that two runs at once get one each."""
+    if RUNS.exists() and not RUNS.is_dir():
+        message = f"{RUNS} is a file; runs are kept in a folder of that name"
+        raise UsageError.at(NOT_EMPTY, message, None, help="name a folder with --run-dir")
     RUNS.mkdir(exist_ok=True)
     number = 1 + max((_number(path.name, name) for path in RUNS.iterdir()), default=0)
     while True:

@@ -10,7 +10,14 @@
 // f64: 2 ulp while the result is finite), which the tests measure. Polynomials: least maximum
 // error fits made for these intervals.
 #pragma once
-#if !defined(__CUDACC_RTC__)
+#if defined(__CUDACC_RTC__)  // NVRTC comes without the standard's headers
+typedef unsigned char uint8_t;
+typedef unsigned short uint16_t;
+typedef int int32_t;
+typedef unsigned int uint32_t;
+typedef long long int64_t;
+typedef unsigned long long uint64_t;
+#else
 #include <stdint.h>
 #endif
 
@@ -18,6 +25,7 @@
 
 #if defined(__CUDACC__)
 #define BPC_INLINE static __device__ __forceinline__
+#define BPC_UNROLL _Pragma("unroll")
 BPC_INLINE uint32_t bpc_bits(float x) { return __float_as_uint(x); }
 BPC_INLINE uint64_t bpc_bits(double x) { return uint64_t(__double_as_longlong(x)); }
 BPC_INLINE float bpc_from_bits(uint32_t u) { return __uint_as_float(u); }
@@ -32,6 +40,7 @@ BPC_INLINE float bpc_abs(float x) { return fabsf(x); }
 BPC_INLINE double bpc_abs(double x) { return fabs(x); }
 #else
 #define BPC_INLINE static inline __attribute__((always_inline))
+#define BPC_UNROLL _Pragma("GCC unroll 16")
 BPC_INLINE uint32_t bpc_bits(float x) {
   uint32_t u;
   __builtin_memcpy(&u, &x, sizeof u);
@@ -435,7 +444,7 @@ struct bpc_philox_words {
 };
 BPC_INLINE bpc_philox_words bpc_philox(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3,
                                        uint32_t k0, uint32_t k1) {
-#pragma GCC unroll 10
+  BPC_UNROLL
   for (int round = 0; round < 10; ++round) {
     const uint64_t p0 = uint64_t(0xD2511F53u) * c0, p1 = uint64_t(0xCD9E8D57u) * c2;
     c0 = uint32_t(p1 >> 32) ^ c1 ^ k0;

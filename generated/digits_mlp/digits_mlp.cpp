@@ -8,12 +8,15 @@
 #include "bpc_team.h"
 
 // linear1_relu1
+//   acc[r, c] = sum over k < 64 of x[r, k] * linear1_weight[k, c]
 //   linear1 = acc + linear1_bias
 //   relu1 = 0 if linear1 <= 0 else linear1
 //   reads  x f32[batch, 64], linear1.weight f32[64, 256], linear1.bias f32[256]
 //   writes relu1 f32[batch, 256]
-//   space [batch, 256]; at 64 rows reads 82,944 B, writes 65,536 B, 2,129,920 FLOPs
-//   from specs/digits_mlp.yaml:16, specs/digits_mlp.yaml:17
+//   nodes  linear1, relu1
+//   space [batch, 256]: r a row of the result, r < batch; c a column of it, c < 256
+//   at 64 rows reads 82,944 B, writes 65,536 B, 2,129,920 FLOPs
+//   from specs/digits_mlp.yaml:16, :17
 static void linear1_relu1(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
   const float* x_in = (const float*)(arena + offsets[0]);
   const float* linear1_weight_in = (const float*)(arena + offsets[1]);
@@ -38,15 +41,19 @@ static void linear1_relu1(char* arena, const int64_t* offsets, int64_t rows, int
 }
 
 // linear2_relu2_dropout1
+//   acc[r, c] = sum over k < 256 of relu1[r, k] * linear2_weight[k, c]
 //   linear2 = acc + linear2_bias
 //   relu2_mask = linear2 <= 0
 //   relu2 = 0 if linear2 <= 0 else linear2
-//   dropout1 = 1.25 * relu2 if uniform(control_seed, control_window, 1643519052, dropout1_element) >= 0.2 else 0
+//   dropout1 = 1.25 * relu2 if uniform(control_seed, control_window, 1643519052, dropout1_element) >= 0.2
+//     else 0
 //   reads  relu1 f32[batch, 256], linear2.weight f32[256, 128], linear2.bias f32[128],
 //          control.seed i64[], control.window i64[], control.first_row i64[]
 //   writes relu2.mask bit[batch, 128], dropout1 f32[batch, 128]
-//   space [batch, 128]; at 64 rows reads 197,144 B, writes 33,792 B, 4,571,136 FLOPs
-//   from specs/digits_mlp.yaml:18, specs/digits_mlp.yaml:19, specs/digits_mlp.yaml:20
+//   nodes  linear2, relu2.mask, relu2, dropout1
+//   space [batch, 128]: r a row of the result, r < batch; c a column of it, c < 128
+//   at 64 rows reads 197,144 B, writes 33,792 B, 4,571,136 FLOPs
+//   from specs/digits_mlp.yaml:18, :19, :20
 static void linear2_relu2_dropout1(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
   const float* relu1_in = (const float*)(arena + offsets[0]);
   const float* linear2_weight_in = (const float*)(arena + offsets[1]);
@@ -75,7 +82,9 @@ static void linear2_relu2_dropout1(char* arena, const int64_t* offsets, int64_t 
           const bool relu2_mask = linear2 <= 0.0f;  // relu2, specs/digits_mlp.yaml:19
           const float relu2 = (linear2 <= 0.0f ? 0.0f : linear2);  // relu2, specs/digits_mlp.yaml:19
           const int64_t dropout1_element = r * 128 + c + control_first_row * 128;
-          const float dropout1 = (bpc_uniform(control_seed, control_window, 1643519052, dropout1_element) >= 0.2f ? 1.25f * relu2 : 0.0f);  // dropout1, specs/digits_mlp.yaml:20
+          // dropout1, specs/digits_mlp.yaml:20
+          const float dropout1 = (bpc_uniform(control_seed, control_window, 1643519052,
+              dropout1_element) >= 0.2f ? 1.25f * relu2 : 0.0f);
           bpc_store(dropout1_out, r * 128 + c, dropout1);
           relu2_mask_out_flags[q] = relu2_mask;
         }
@@ -84,10 +93,13 @@ static void linear2_relu2_dropout1(char* arena, const int64_t* offsets, int64_t 
 }
 
 // linear3
+//   acc[r, c] = sum over k < 128 of dropout1[r, k] * linear3_weight[k, c]
 //   linear3 = acc + linear3_bias
 //   reads  dropout1 f32[batch, 128], linear3.weight f32[128, 10], linear3.bias f32[10]
 //   writes linear3 f32[batch, 10]
-//   space [batch, 10]; at 64 rows reads 37,928 B, writes 2,560 B, 163,840 FLOPs
+//   nodes  linear3
+//   space [batch, 10]: r a row of the result, r < batch; c a column of it, c < 10
+//   at 64 rows reads 37,928 B, writes 2,560 B, 163,840 FLOPs
 //   from specs/digits_mlp.yaml:21
 static void linear3(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
   const float* dropout1_in = (const float*)(arena + offsets[0]);
@@ -112,19 +124,22 @@ static void linear3(char* arena, const int64_t* offsets, int64_t rows, int64_t s
 }
 
 // loss_cross_entropy_with_gradient
-//   loss_part2 = max(linear3)
+//   loss_part2[r] = max over c of linear3
 //   loss_exp = exp(linear3 - loss_part2)
-//   loss_sum = sum(loss_exp)
+//   loss_sum[r] = sum over c of loss_exp
 //   loss_part3 = log(loss_sum)
 //   loss_chosen = linear3 - loss_part2 if loss_column_2 == target else 0
-//   loss_picked = sum(loss_chosen)
+//   loss_picked[r] = sum over c of loss_chosen
 //   loss_seed = control_scale / control_divisor
 //   d_linear3 = loss_seed * (exp(linear3 - loss_part2 - loss_part3) - (1 if loss_column_2 == target else 0))
 //   reads  linear3 f32[batch, 10], target i64[batch], control.scale f64[], control.divisor f64[]
-//   writes loss#3 f32[batch], loss.picked f32[batch], d_linear3 f32[batch, 10]
-//   space [batch, 10]; at 64 rows reads 3,088 B, writes 3,072 B, 21,761 FLOPs
+//   writes loss_part3 = loss#3 f32[batch], loss.picked f32[batch], d_linear3 f32[batch, 10]
+//   nodes  loss#2, loss.exp, loss.sum, loss#3, loss.chosen, loss.picked, loss.seed, d_linear3
+//   space [batch, 10]: batch rows r, 10 elements c along each
+//   at 64 rows reads 3,088 B, writes 3,072 B, 21,761 FLOPs
 //   from specs/digits_mlp.yaml:24
-static void loss_cross_entropy_with_gradient(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
+static void loss_cross_entropy_with_gradient(char* arena, const int64_t* offsets, int64_t rows,
+    int64_t slice) {
   const float* linear3_in = (const float*)(arena + offsets[0]);
   const int64_t* target_in = (const int64_t*)(arena + offsets[1]);
   const double* control_scale_in = (const double*)(arena + offsets[2]);
@@ -139,20 +154,24 @@ static void loss_cross_entropy_with_gradient(char* arena, const int64_t* offsets
   const long last = rows * (slice + 1) / offsets[7];
   for (long r = rows * slice / offsets[7]; r < last; ++r) {
     const int64_t target = bpc_load(target_in, r);
-    const float loss_part2 = (bpc_row_max<float>(10, [&](long c) {  // max over the row, specs/digits_mlp.yaml:24
+    // max over the row, specs/digits_mlp.yaml:24
+    const float loss_part2 = (bpc_row_max<float>(10, [&](long c) {
       const float linear3 = bpc_load(linear3_in, r * 10 + c);
       return float(linear3);
     }));
-    const float loss_sum = (bpc_row_sum<float>(10, [&](long c) {  // sum over the row, specs/digits_mlp.yaml:24
+    // sum over the row, specs/digits_mlp.yaml:24
+    const float loss_sum = (bpc_row_sum<float>(10, [&](long c) {
       const float linear3 = bpc_load(linear3_in, r * 10 + c);
       const float loss_exp = bpc_exp(linear3 - loss_part2);  // loss (cross entropy), specs/digits_mlp.yaml:24
       return float(loss_exp);
     }));
     const float loss_part3 = bpc_log(loss_sum);  // loss (cross entropy), specs/digits_mlp.yaml:24
-    const float loss_picked = (bpc_row_sum<float>(10, [&](long c) {  // sum over the row, specs/digits_mlp.yaml:24
+    // sum over the row, specs/digits_mlp.yaml:24
+    const float loss_picked = (bpc_row_sum<float>(10, [&](long c) {
       const float linear3 = bpc_load(linear3_in, r * 10 + c);
       const int64_t loss_column_2 = c;
-      const float loss_chosen = ((float(loss_column_2)) == (float(target)) ? linear3 - loss_part2 : 0.0f);  // loss (cross entropy), specs/digits_mlp.yaml:24
+      // loss (cross entropy), specs/digits_mlp.yaml:24
+      const float loss_chosen = ((float(loss_column_2)) == (float(target)) ? linear3 - loss_part2 : 0.0f);
       return float(loss_chosen);
     }));
     bpc_store(loss_part3_out, r, loss_part3);
@@ -161,7 +180,10 @@ static void loss_cross_entropy_with_gradient(char* arena, const int64_t* offsets
     for (long c = 0; c < 10; ++c) {
       const float linear3 = bpc_load(linear3_in, r * 10 + c);
       const int64_t loss_column_2 = c;
-      const float d_linear3 = loss_seed * (bpc_exp(linear3 - loss_part2 - loss_part3) - ((float(loss_column_2)) == (float(target)) ? 1.0f : 0.0f));  // loss (cross entropy) gradient, specs/digits_mlp.yaml:24
+      // loss (cross entropy) gradient, specs/digits_mlp.yaml:24
+      const float d_linear3 = loss_seed
+          * (bpc_exp(linear3 - loss_part2 - loss_part3)
+          - ((float(loss_column_2)) == (float(target)) ? 1.0f : 0.0f));
       bpc_store(d_linear3_out, r * 10 + c, d_linear3);
     }
   }
@@ -169,10 +191,12 @@ static void loss_cross_entropy_with_gradient(char* arena, const int64_t* offsets
 
 // loss_cross_entropy
 //   loss_terms = loss_part3 - loss_picked
-//   loss_total = sum(loss_terms)
-//   reads  loss#3 f32[batch], loss.picked f32[batch]
+//   loss_total[r] = sum over c of loss_terms
+//   reads  loss_part3 = loss#3 f32[batch], loss.picked f32[batch]
 //   writes loss.total f64[]
-//   space [batch, 1]; at 64 rows reads 512 B, writes 8 B, 128 FLOPs
+//   nodes  loss.terms, loss.total
+//   space [batch, 1]: 1 row r, batch elements c along each
+//   at 64 rows reads 512 B, writes 8 B, 128 FLOPs
 //   from specs/digits_mlp.yaml:24
 static void loss_cross_entropy(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
   const float* loss_part3_in = (const float*)(arena + offsets[0]);
@@ -181,7 +205,8 @@ static void loss_cross_entropy(char* arena, const int64_t* offsets, int64_t rows
 
   const long last = 1 * (slice + 1) / offsets[3];
   for (long r = 1 * slice / offsets[3]; r < last; ++r) {
-    const double loss_total = (bpc_row_sum<double>(rows, [&](long c) {  // sum over the row, specs/digits_mlp.yaml:24
+    // sum over the row, specs/digits_mlp.yaml:24
+    const double loss_total = (bpc_row_sum<double>(rows, [&](long c) {
       const float loss_part3 = bpc_load(loss_part3_in, c);
       const float loss_picked = bpc_load(loss_picked_in, c);
       const float loss_terms = loss_part3 - loss_picked;  // loss (cross entropy), specs/digits_mlp.yaml:24
@@ -193,8 +218,10 @@ static void loss_cross_entropy(char* arena, const int64_t* offsets, int64_t rows
 
 // loss_cross_entropy_part1
 //   loss_part1 = loss_part1_extent
-//   writes loss#1 f64[]
-//   space []; at 64 rows reads 0 B, writes 8 B, 0 FLOPs
+//   writes loss_part1 = loss#1 f64[]
+//   nodes  loss#1
+//   space []
+//   at 64 rows reads 0 B, writes 8 B, 0 FLOPs
 //   from specs/digits_mlp.yaml:24
 static void loss_cross_entropy_part1(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
   double* loss_part1_out = (double*)(arena + offsets[0]);
@@ -205,10 +232,12 @@ static void loss_cross_entropy_part1(char* arena, const int64_t* offsets, int64_
 }
 
 // linear3_bias_gradient
-//   d_linear3_bias_cols = sum(d_linear3)
+//   d_linear3_bias_cols[c] = sum over r of d_linear3[r, c]
 //   reads  d_linear3 f32[batch, 10]
 //   writes d_linear3.bias.cols f32[10]
-//   space [batch, 10]; at 64 rows reads 2,560 B, writes 40 B, 640 FLOPs
+//   nodes  d_linear3.bias.cols
+//   space [batch, 10]: r summed, r < batch; c a column kept, c < 10
+//   at 64 rows reads 2,560 B, writes 40 B, 640 FLOPs
 //   from specs/digits_mlp.yaml:21
 static void linear3_bias_gradient(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
   const float* d_linear3_in = (const float*)(arena + offsets[0]);
@@ -242,10 +271,13 @@ static void linear3_bias_gradient(char* arena, const int64_t* offsets, int64_t r
 }
 
 // linear3_weight_gradient
+//   acc[r, c] = sum over k < batch of dropout1[k, r] * d_linear3[k, c]
 //   d_linear3_weight = acc
 //   reads  dropout1 f32[batch, 128], d_linear3 f32[batch, 10]
 //   writes d_linear3.weight f32[128, 10]
-//   space [128, 10]; at 64 rows reads 35,328 B, writes 5,120 B, 163,840 FLOPs
+//   nodes  d_linear3.weight
+//   space [128, 10]: r a row of the result, r < 128; c a column of it, c < 10
+//   at 64 rows reads 35,328 B, writes 5,120 B, 163,840 FLOPs
 //   from specs/digits_mlp.yaml:21
 static void linear3_weight_gradient(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
   const float* dropout1_in = (const float*)(arena + offsets[0]);
@@ -268,15 +300,20 @@ static void linear3_weight_gradient(char* arena, const int64_t* offsets, int64_t
 }
 
 // relu2_dropout1_linear3_input_gradient
+//   acc[r, c] = sum over k < 10 of d_linear3[r, k] * linear3_weight[c, k]
 //   d_dropout1 = acc
-//   d_relu2 = 1.25 * d_dropout1 if uniform(control_seed, control_window, 1643519052, d_relu2_element) >= 0.2 else 0
+//   d_relu2 = 1.25 * d_dropout1 if uniform(control_seed, control_window, 1643519052, d_relu2_element) >= 0.2
+//     else 0
 //   d_linear2 = 0 if relu2_mask else d_relu2
 //   reads  d_linear3 f32[batch, 10], linear3.weight f32[128, 10], control.seed i64[],
 //          control.window i64[], control.first_row i64[], relu2.mask bit[batch, 128]
 //   writes d_linear2 f32[batch, 128]
-//   space [batch, 128]; at 64 rows reads 8,728 B, writes 32,768 B, 524,288 FLOPs
-//   from specs/digits_mlp.yaml:21, specs/digits_mlp.yaml:20, specs/digits_mlp.yaml:19
-static void relu2_dropout1_linear3_input_gradient(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
+//   nodes  d_dropout1, d_relu2, d_linear2
+//   space [batch, 128]: r a row of the result, r < batch; c a column of it, c < 128
+//   at 64 rows reads 8,728 B, writes 32,768 B, 524,288 FLOPs
+//   from specs/digits_mlp.yaml:21, :20, :19
+static void relu2_dropout1_linear3_input_gradient(char* arena, const int64_t* offsets, int64_t rows,
+    int64_t slice) {
   const float* d_linear3_in = (const float*)(arena + offsets[0]);
   const float* linear3_weight_in = (const float*)(arena + offsets[1]);
   const int64_t* control_seed_in = (const int64_t*)(arena + offsets[2]);
@@ -300,7 +337,9 @@ static void relu2_dropout1_linear3_input_gradient(char* arena, const int64_t* of
           const bool relu2_mask = bpc_bit_load(relu2_mask_in, r * 128 + c);
           const float d_dropout1 = acc;  // linear3 input gradient, specs/digits_mlp.yaml:21
           const int64_t d_relu2_element = r * 128 + c + control_first_row * 128;
-          const float d_relu2 = (bpc_uniform(control_seed, control_window, 1643519052, d_relu2_element) >= 0.2f ? 1.25f * d_dropout1 : 0.0f);  // dropout1 gradient, specs/digits_mlp.yaml:20
+          // dropout1 gradient, specs/digits_mlp.yaml:20
+          const float d_relu2 = (bpc_uniform(control_seed, control_window, 1643519052,
+              d_relu2_element) >= 0.2f ? 1.25f * d_dropout1 : 0.0f);
           const float d_linear2 = (relu2_mask ? 0.0f : d_relu2);  // relu2 gradient, specs/digits_mlp.yaml:19
           bpc_store(d_linear2_out, r * 128 + c, d_linear2);
         }
@@ -308,10 +347,12 @@ static void relu2_dropout1_linear3_input_gradient(char* arena, const int64_t* of
 }
 
 // linear2_bias_gradient
-//   d_linear2_bias_cols = sum(d_linear2)
+//   d_linear2_bias_cols[c] = sum over r of d_linear2[r, c]
 //   reads  d_linear2 f32[batch, 128]
 //   writes d_linear2.bias.cols f32[128]
-//   space [batch, 128]; at 64 rows reads 32,768 B, writes 512 B, 8,192 FLOPs
+//   nodes  d_linear2.bias.cols
+//   space [batch, 128]: r summed, r < batch; c a column kept, c < 128
+//   at 64 rows reads 32,768 B, writes 512 B, 8,192 FLOPs
 //   from specs/digits_mlp.yaml:18
 static void linear2_bias_gradient(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
   const float* d_linear2_in = (const float*)(arena + offsets[0]);
@@ -345,10 +386,13 @@ static void linear2_bias_gradient(char* arena, const int64_t* offsets, int64_t r
 }
 
 // linear2_weight_gradient
+//   acc[r, c] = sum over k < batch of relu1[k, r] * d_linear2[k, c]
 //   d_linear2_weight = acc
 //   reads  relu1 f32[batch, 256], d_linear2 f32[batch, 128]
 //   writes d_linear2.weight f32[256, 128]
-//   space [256, 128]; at 64 rows reads 98,304 B, writes 131,072 B, 4,194,304 FLOPs
+//   nodes  d_linear2.weight
+//   space [256, 128]: r a row of the result, r < 256; c a column of it, c < 128
+//   at 64 rows reads 98,304 B, writes 131,072 B, 4,194,304 FLOPs
 //   from specs/digits_mlp.yaml:18
 static void linear2_weight_gradient(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
   const float* relu1_in = (const float*)(arena + offsets[0]);
@@ -371,12 +415,15 @@ static void linear2_weight_gradient(char* arena, const int64_t* offsets, int64_t
 }
 
 // relu1_linear2_input_gradient
+//   acc[r, c] = sum over k < 128 of d_linear2[r, k] * linear2_weight[c, k]
 //   d_relu1 = acc
 //   d_linear1 = 0 if relu1 <= 0 else d_relu1
 //   reads  d_linear2 f32[batch, 128], linear2.weight f32[256, 128], relu1 f32[batch, 256]
 //   writes d_linear1 f32[batch, 256]
-//   space [batch, 256]; at 64 rows reads 229,376 B, writes 65,536 B, 4,227,072 FLOPs
-//   from specs/digits_mlp.yaml:18, specs/digits_mlp.yaml:17
+//   nodes  d_relu1, d_linear1
+//   space [batch, 256]: r a row of the result, r < batch; c a column of it, c < 256
+//   at 64 rows reads 229,376 B, writes 65,536 B, 4,227,072 FLOPs
+//   from specs/digits_mlp.yaml:18, :17
 static void relu1_linear2_input_gradient(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
   const float* d_linear2_in = (const float*)(arena + offsets[0]);
   const float* linear2_weight_in = (const float*)(arena + offsets[1]);
@@ -394,17 +441,20 @@ static void relu1_linear2_input_gradient(char* arena, const int64_t* offsets, in
           const float acc = finished[q];
           const float relu1 = bpc_load(relu1_in, r * 256 + c);
           const float d_relu1 = acc;  // linear2 input gradient, specs/digits_mlp.yaml:18
-          const float d_linear1 = (relu1 <= 0.0f ? 0.0f : d_relu1);  // relu1 gradient, specs/digits_mlp.yaml:17
+          // relu1 gradient, specs/digits_mlp.yaml:17
+          const float d_linear1 = (relu1 <= 0.0f ? 0.0f : d_relu1);
           bpc_store(d_linear1_out, r * 256 + c, d_linear1);
         }
       });
 }
 
 // linear1_bias_gradient
-//   d_linear1_bias_cols = sum(d_linear1)
+//   d_linear1_bias_cols[c] = sum over r of d_linear1[r, c]
 //   reads  d_linear1 f32[batch, 256]
 //   writes d_linear1.bias.cols f32[256]
-//   space [batch, 256]; at 64 rows reads 65,536 B, writes 1,024 B, 16,384 FLOPs
+//   nodes  d_linear1.bias.cols
+//   space [batch, 256]: r summed, r < batch; c a column kept, c < 256
+//   at 64 rows reads 65,536 B, writes 1,024 B, 16,384 FLOPs
 //   from specs/digits_mlp.yaml:16
 static void linear1_bias_gradient(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
   const float* d_linear1_in = (const float*)(arena + offsets[0]);
@@ -438,10 +488,13 @@ static void linear1_bias_gradient(char* arena, const int64_t* offsets, int64_t r
 }
 
 // linear1_weight_gradient
+//   acc[r, c] = sum over k < batch of x[k, r] * d_linear1[k, c]
 //   d_linear1_weight = acc
 //   reads  x f32[batch, 64], d_linear1 f32[batch, 256]
 //   writes d_linear1.weight f32[64, 256]
-//   space [64, 256]; at 64 rows reads 81,920 B, writes 65,536 B, 2,097,152 FLOPs
+//   nodes  d_linear1.weight
+//   space [64, 256]: r a row of the result, r < 64; c a column of it, c < 256
+//   at 64 rows reads 81,920 B, writes 65,536 B, 2,097,152 FLOPs
 //   from specs/digits_mlp.yaml:16
 static void linear1_weight_gradient(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
   const float* x_in = (const float*)(arena + offsets[0]);
@@ -463,48 +516,52 @@ static void linear1_weight_gradient(char* arena, const int64_t* offsets, int64_t
       });
 }
 
-// norm
-//   square_linear1_weight = grad_linear1_weight^2
-//   squares_linear1_weight_chunks = sum(square_linear1_weight)
-//   reads  grad.linear1.weight f32[64, 256]
-//   writes squares.linear1.weight.chunks f64[4]
-//   space [64, 256]; at 64 rows reads 65,536 B, writes 32 B, 32,768 FLOPs
-//   from specs/digits_mlp.yaml:16
-//   serves norm_linear1_weight, norm_linear1_bias, norm_linear2_weight, norm_linear2_bias,
-//          norm_linear3_weight, norm_linear3_bias
-static void norm(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
-  const float* grad_linear1_weight_in = (const float*)(arena + offsets[0]);
-  double* squares_linear1_weight_chunks_out = (double*)(arena + offsets[1]);
+// norm_kernel
+//   square_parameter = grad_parameter^2
+//   squares_parameter_chunks = sum over 4096 elements each of square_parameter
+//   reads  grad_parameter = grad.linear1.weight f32[64, 256]
+//   writes squares_parameter_chunks = squares.linear1.weight.chunks f64[4]
+//   nodes  square.linear1.weight, squares.linear1.weight.chunks
+//   space [64, 256], every element c
+//   at 64 rows reads 65,536 B, writes 32 B, 32,768 FLOPs
+//   from specs/digits_mlp.yaml:16, :18, :21
+//   serves norm_linear1_weight [64, 256] (:16), norm_linear1_bias [256] (:16),
+//          norm_linear2_weight [256, 128] (:18), norm_linear2_bias [128] (:18),
+//          norm_linear3_weight [128, 10] (:21), norm_linear3_bias [10] (:21)
+static void norm_kernel(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
+  const float* grad_parameter_in = (const float*)(arena + offsets[0]);
+  double* squares_parameter_chunks_out = (double*)(arena + offsets[1]);
 
   const long first = slice * bpc_row_slice;
   const long all = offsets[3];
   const long count = all - first < bpc_row_slice ? all - first : bpc_row_slice;
-  const double sum = bpc_row_sum<double>(count, [&](long q) {  // sum over the row, specs/digits_mlp.yaml:16
+  const double sum = bpc_row_sum<double>(count, [&](long q) {  // sum over the chunk, specs/digits_mlp.yaml:16
     const long c = first + q;
-    const float grad_linear1_weight = bpc_load(grad_linear1_weight_in, c);
-    const double square_linear1_weight = (double(grad_linear1_weight)) * (double(grad_linear1_weight));  // norm of linear1.weight, specs/digits_mlp.yaml:16
-    return double(square_linear1_weight);
+    const float grad_parameter = bpc_load(grad_parameter_in, c);
+    // norm of linear1.weight and 5 more, specs/digits_mlp.yaml:16
+    const double square_parameter = (double(grad_parameter)) * (double(grad_parameter));
+    return double(square_parameter);
   });
-  bpc_store(squares_linear1_weight_chunks_out, slice, sum);
+  bpc_store(squares_parameter_chunks_out, slice, sum);
 }
 
 // update_control
-//   squares_linear1_weight = sum(squares_linear1_weight_chunks)
 //   unscale = control_divisor / (control_weight * control_scale) if control_weight > 0 else 0
+//   squares_linear1_weight = sum of the 4 values of squares_linear1_weight_chunks
 //   norm2_linear1_weight = sqrt(squares_linear1_weight) * unscale
-//   squares_linear1_bias = sum(squares_linear1_bias_chunks)
+//   squares_linear1_bias = sum of the 1 values of squares_linear1_bias_chunks
 //   norm2_linear1_bias = sqrt(squares_linear1_bias) * unscale
 //   squares = squares_linear1_weight + squares_linear1_bias
-//   squares_linear2_weight = sum(squares_linear2_weight_chunks)
+//   squares_linear2_weight = sum of the 8 values of squares_linear2_weight_chunks
 //   norm2_linear2_weight = sqrt(squares_linear2_weight) * unscale
 //   squares_2 = squares + squares_linear2_weight
-//   squares_linear2_bias = sum(squares_linear2_bias_chunks)
+//   squares_linear2_bias = sum of the 1 values of squares_linear2_bias_chunks
 //   norm2_linear2_bias = sqrt(squares_linear2_bias) * unscale
 //   squares_3 = squares_2 + squares_linear2_bias
-//   squares_linear3_weight = sum(squares_linear3_weight_chunks)
+//   squares_linear3_weight = sum of the 1 values of squares_linear3_weight_chunks
 //   norm2_linear3_weight = sqrt(squares_linear3_weight) * unscale
 //   squares_4 = squares_3 + squares_linear3_weight
-//   squares_linear3_bias = sum(squares_linear3_bias_chunks)
+//   squares_linear3_bias = sum of the 1 values of squares_linear3_bias_chunks
 //   norm2_linear3_bias = sqrt(squares_linear3_bias) * unscale
 //   squares_5 = squares_4 + squares_linear3_bias
 //   norm = sqrt(squares_5) * unscale
@@ -514,10 +571,12 @@ static void norm(char* arena, const int64_t* offsets, int64_t rows, int64_t slic
 //   lr = control_base_lr * min(1, update_number / max(control_warmup, 1))
 //   updates = control_updates if found else update_number
 //   window = control_window + 1
-//   step_size = lr / (1 - 0.9^update_number)
-//   root_size = 1 / sqrt(1 - 0.999^update_number)
-//   reads  squares.linear1.weight.chunks f64[4], control.divisor f64[], control.weight f64[],
-//          control.scale f64[], squares.linear1.bias.chunks f64[],
+//   step_size_exact = lr / (1 - 0.9^update_number)
+//   step_size = step_size_exact
+//   root_size_exact = 1 / sqrt(1 - 0.999^update_number)
+//   root_size = root_size_exact
+//   reads  control.divisor f64[], control.weight f64[], control.scale f64[],
+//          squares.linear1.weight.chunks f64[4], squares.linear1.bias.chunks f64[],
 //          squares.linear2.weight.chunks f64[8], squares.linear2.bias.chunks f64[],
 //          squares.linear3.weight.chunks f64[], squares.linear3.bias.chunks f64[],
 //          control.loss f64[], control.updates i64[], control.base_lr f64[], control.warmup f64[],
@@ -526,13 +585,20 @@ static void norm(char* arena, const int64_t* offsets, int64_t rows, int64_t slic
 //          norm2.linear2.bias f64[], norm2.linear3.weight f64[], norm2.linear3.bias f64[],
 //          norm f64[], found i64[], factor f32[], lr f64[], updates i64[], window i64[],
 //          step.size f32[], root.size f32[]
-//   space []; at 64 rows reads 192 B, writes 100 B, 133 FLOPs
-//   from specs/digits_mlp.yaml:16, specs/digits_mlp.yaml:30, specs/digits_mlp.yaml:18, specs/digits_mlp.yaml:21
+//   nodes  unscale, squares.linear1.weight, norm2.linear1.weight, squares.linear1.bias,
+//          norm2.linear1.bias, squares, squares.linear2.weight, norm2.linear2.weight, squares.2,
+//          squares.linear2.bias, norm2.linear2.bias, squares.3, squares.linear3.weight,
+//          norm2.linear3.weight, squares.4, squares.linear3.bias, norm2.linear3.bias, squares.5,
+//          norm, found, factor, update.number, lr, updates, window, step.size.exact, step.size,
+//          root.size.exact, root.size
+//   space []
+//   at 64 rows reads 192 B, writes 100 B, 133 FLOPs
+//   from specs/digits_mlp.yaml:30, :16, :18, :21
 static void update_control(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
-  const double* squares_linear1_weight_chunks_in = (const double*)(arena + offsets[0]);
-  const double* control_divisor_in = (const double*)(arena + offsets[1]);
-  const double* control_weight_in = (const double*)(arena + offsets[2]);
-  const double* control_scale_in = (const double*)(arena + offsets[3]);
+  const double* control_divisor_in = (const double*)(arena + offsets[0]);
+  const double* control_weight_in = (const double*)(arena + offsets[1]);
+  const double* control_scale_in = (const double*)(arena + offsets[2]);
+  const double* squares_linear1_weight_chunks_in = (const double*)(arena + offsets[3]);
   const double* squares_linear1_bias_chunks_in = (const double*)(arena + offsets[4]);
   const double* squares_linear2_weight_chunks_in = (const double*)(arena + offsets[5]);
   const double* squares_linear2_bias_chunks_in = (const double*)(arena + offsets[6]);
@@ -566,75 +632,97 @@ static void update_control(char* arena, const int64_t* offsets, int64_t rows, in
   const double control_base_lr = bpc_load(control_base_lr_in, 0);
   const double control_warmup = bpc_load(control_warmup_in, 0);
   const int64_t control_window = bpc_load(control_window_in, 0);
+  // control, specs/digits_mlp.yaml:30
+  const double unscale = (control_weight > 0.0 ? control_divisor / (control_weight * control_scale) : 0.0);
   const double squares_linear1_weight = bpc_serial_sum<double>(squares_linear1_weight_chunks_in, 4);
-  const double unscale = (control_weight > 0.0 ? control_divisor / (control_weight * control_scale) : 0.0);  // control, specs/digits_mlp.yaml:30
-  const double norm2_linear1_weight = bpc_sqrt(squares_linear1_weight) * unscale;  // norm of linear1.weight, specs/digits_mlp.yaml:16
+  // norm of linear1.weight, specs/digits_mlp.yaml:16
+  const double norm2_linear1_weight = bpc_sqrt(squares_linear1_weight) * unscale;
+  bpc_store(norm2_linear1_weight_out, 0, norm2_linear1_weight);
   const double squares_linear1_bias = bpc_serial_sum<double>(squares_linear1_bias_chunks_in, 1);
-  const double norm2_linear1_bias = bpc_sqrt(squares_linear1_bias) * unscale;  // norm of linear1.bias, specs/digits_mlp.yaml:16
+  // norm of linear1.bias, specs/digits_mlp.yaml:16
+  const double norm2_linear1_bias = bpc_sqrt(squares_linear1_bias) * unscale;
+  bpc_store(norm2_linear1_bias_out, 0, norm2_linear1_bias);
   const double squares = squares_linear1_weight + squares_linear1_bias;  // control, specs/digits_mlp.yaml:30
   const double squares_linear2_weight = bpc_serial_sum<double>(squares_linear2_weight_chunks_in, 8);
-  const double norm2_linear2_weight = bpc_sqrt(squares_linear2_weight) * unscale;  // norm of linear2.weight, specs/digits_mlp.yaml:18
+  // norm of linear2.weight, specs/digits_mlp.yaml:18
+  const double norm2_linear2_weight = bpc_sqrt(squares_linear2_weight) * unscale;
+  bpc_store(norm2_linear2_weight_out, 0, norm2_linear2_weight);
   const double squares_2 = squares + squares_linear2_weight;  // control, specs/digits_mlp.yaml:30
   const double squares_linear2_bias = bpc_serial_sum<double>(squares_linear2_bias_chunks_in, 1);
-  const double norm2_linear2_bias = bpc_sqrt(squares_linear2_bias) * unscale;  // norm of linear2.bias, specs/digits_mlp.yaml:18
+  // norm of linear2.bias, specs/digits_mlp.yaml:18
+  const double norm2_linear2_bias = bpc_sqrt(squares_linear2_bias) * unscale;
+  bpc_store(norm2_linear2_bias_out, 0, norm2_linear2_bias);
   const double squares_3 = squares_2 + squares_linear2_bias;  // control, specs/digits_mlp.yaml:30
   const double squares_linear3_weight = bpc_serial_sum<double>(squares_linear3_weight_chunks_in, 1);
-  const double norm2_linear3_weight = bpc_sqrt(squares_linear3_weight) * unscale;  // norm of linear3.weight, specs/digits_mlp.yaml:21
+  // norm of linear3.weight, specs/digits_mlp.yaml:21
+  const double norm2_linear3_weight = bpc_sqrt(squares_linear3_weight) * unscale;
+  bpc_store(norm2_linear3_weight_out, 0, norm2_linear3_weight);
   const double squares_4 = squares_3 + squares_linear3_weight;  // control, specs/digits_mlp.yaml:30
   const double squares_linear3_bias = bpc_serial_sum<double>(squares_linear3_bias_chunks_in, 1);
-  const double norm2_linear3_bias = bpc_sqrt(squares_linear3_bias) * unscale;  // norm of linear3.bias, specs/digits_mlp.yaml:21
+  // norm of linear3.bias, specs/digits_mlp.yaml:21
+  const double norm2_linear3_bias = bpc_sqrt(squares_linear3_bias) * unscale;
+  bpc_store(norm2_linear3_bias_out, 0, norm2_linear3_bias);
   const double squares_5 = squares_4 + squares_linear3_bias;  // control, specs/digits_mlp.yaml:30
   const double norm = bpc_sqrt(squares_5) * unscale;  // control, specs/digits_mlp.yaml:30
-  const int64_t found = int64_t((bpc_isfinite(squares_5) && bpc_isfinite(control_loss) ? 0.0 : 1.0));  // control, specs/digits_mlp.yaml:30
-  const float factor = float(unscale * bpc_min(1.0, 1.0 / (norm + 1e-06)));  // control, specs/digits_mlp.yaml:30
-  const int64_t update_number = int64_t((double(control_updates)) + 1.0);  // control, specs/digits_mlp.yaml:30
-  const double lr = control_base_lr * bpc_min(1.0, (double(update_number)) / bpc_max(control_warmup, 1.0));  // control, specs/digits_mlp.yaml:30
-  const int64_t updates = int64_t(((double(found)) ? (double(control_updates)) : (double(update_number))));  // control, specs/digits_mlp.yaml:30
-  const int64_t window = int64_t((double(control_window)) + 1.0);  // control, specs/digits_mlp.yaml:30
-  const float step_size = float(lr / (1.0 - bpc_pow(0.9, (double(update_number)))));  // control, specs/digits_mlp.yaml:30
-  const float root_size = 1.0f / bpc_sqrt(1.0f - bpc_pow(0.999f, (float(update_number))));  // control, specs/digits_mlp.yaml:30
-  bpc_store(norm2_linear1_weight_out, 0, norm2_linear1_weight);
-  bpc_store(norm2_linear1_bias_out, 0, norm2_linear1_bias);
-  bpc_store(norm2_linear2_weight_out, 0, norm2_linear2_weight);
-  bpc_store(norm2_linear2_bias_out, 0, norm2_linear2_bias);
-  bpc_store(norm2_linear3_weight_out, 0, norm2_linear3_weight);
-  bpc_store(norm2_linear3_bias_out, 0, norm2_linear3_bias);
   bpc_store(norm_out, 0, norm);
+  // control, specs/digits_mlp.yaml:30
+  const int64_t found = int64_t((bpc_isfinite(squares_5) && bpc_isfinite(control_loss) ? 0.0 : 1.0));
   bpc_store(found_out, 0, found);
+  // control, specs/digits_mlp.yaml:30
+  const float factor = float(unscale * bpc_min(1.0, 1.0 / (norm + 1e-06)));
   bpc_store(factor_out, 0, factor);
+  // control, specs/digits_mlp.yaml:30
+  const int64_t update_number = int64_t((double(control_updates)) + 1.0);
+  // control, specs/digits_mlp.yaml:30
+  const double lr = control_base_lr * bpc_min(1.0, (double(update_number)) / bpc_max(control_warmup, 1.0));
   bpc_store(lr_out, 0, lr);
+  // control, specs/digits_mlp.yaml:30
+  const int64_t updates = int64_t(((double(found)) ? (double(control_updates)) : (double(update_number))));
   bpc_store(updates_out, 0, updates);
+  const int64_t window = int64_t((double(control_window)) + 1.0);  // control, specs/digits_mlp.yaml:30
   bpc_store(window_out, 0, window);
+  // control, specs/digits_mlp.yaml:30
+  const double step_size_exact = lr / (1.0 - bpc_pow(0.9, (double(update_number))));
+  const float step_size = float(step_size_exact);  // control, specs/digits_mlp.yaml:30
   bpc_store(step_size_out, 0, step_size);
+  // control, specs/digits_mlp.yaml:30
+  const double root_size_exact = 1.0 / bpc_sqrt(1.0 - bpc_pow(0.999, (double(update_number))));
+  const float root_size = float(root_size_exact);  // control, specs/digits_mlp.yaml:30
   bpc_store(root_size_out, 0, root_size);
 }
 
 // adam
-//   clipped_linear1_weight = grad_linear1_weight * factor
-//   next_m_linear1_weight = m_linear1_weight if found else 0.9 * m_linear1_weight + 0.09999999999999998 * clipped_linear1_weight
-//   next_v_linear1_weight = v_linear1_weight if found else 0.999 * v_linear1_weight + 0.0010000000000000009 * clipped_linear1_weight^2
-//   next_linear1_weight = linear1_weight if found else linear1_weight - step_size * next_m_linear1_weight / (sqrt(next_v_linear1_weight) * root_size + 1e-08)
-//   reads  grad.linear1.weight f32[64, 256], factor f32[], m.linear1.weight f32[64, 256],
-//          found i64[], v.linear1.weight f32[64, 256], linear1.weight f32[64, 256], step.size f32[],
-//          root.size f32[]
-//   writes next.m.linear1.weight f32[64, 256], next.v.linear1.weight f32[64, 256],
-//          next.linear1.weight f32[64, 256]
-//   space [64, 256]; at 64 rows reads 262,164 B, writes 196,608 B, 327,680 FLOPs
-//   from specs/digits_mlp.yaml:16
-//   serves adam_linear1_weight, adam_linear1_bias, adam_linear2_weight, adam_linear2_bias,
-//          adam_linear3_weight, adam_linear3_bias
+//   clipped_parameter = grad_parameter * factor
+//   next_m_parameter = m_parameter if found else 0.9 * m_parameter + 0.1 * clipped_parameter
+//   next_v_parameter = v_parameter if found else 0.999 * v_parameter + 0.001 * clipped_parameter^2
+//   next_parameter = parameter if found else parameter - step_size * next_m_parameter /
+//     (sqrt(next_v_parameter) * root_size + 1e-08)
+//   reads  grad_parameter = grad.linear1.weight f32[64, 256], factor f32[],
+//          m_parameter = m.linear1.weight f32[64, 256], found i64[],
+//          v_parameter = v.linear1.weight f32[64, 256], parameter = linear1.weight f32[64, 256],
+//          step.size f32[], root.size f32[]
+//   writes next_m_parameter = next.m.linear1.weight f32[64, 256],
+//          next_v_parameter = next.v.linear1.weight f32[64, 256],
+//          next_parameter = next.linear1.weight f32[64, 256]
+//   nodes  clipped.linear1.weight, next.m.linear1.weight, next.v.linear1.weight, next.linear1.weight
+//   space [64, 256], every element c
+//   at 64 rows reads 262,164 B, writes 196,608 B, 327,680 FLOPs
+//   from specs/digits_mlp.yaml:16, :18, :21
+//   serves adam_linear1_weight [64, 256] (:16), adam_linear1_bias [256] (:16),
+//          adam_linear2_weight [256, 128] (:18), adam_linear2_bias [128] (:18),
+//          adam_linear3_weight [128, 10] (:21), adam_linear3_bias [10] (:21)
 static void adam(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
-  const float* grad_linear1_weight_in = (const float*)(arena + offsets[0]);
+  const float* grad_parameter_in = (const float*)(arena + offsets[0]);
   const float* factor_in = (const float*)(arena + offsets[1]);
-  const float* m_linear1_weight_in = (const float*)(arena + offsets[2]);
+  const float* m_parameter_in = (const float*)(arena + offsets[2]);
   const int64_t* found_in = (const int64_t*)(arena + offsets[3]);
-  const float* v_linear1_weight_in = (const float*)(arena + offsets[4]);
-  const float* linear1_weight_in = (const float*)(arena + offsets[5]);
+  const float* v_parameter_in = (const float*)(arena + offsets[4]);
+  const float* parameter_in = (const float*)(arena + offsets[5]);
   const float* step_size_in = (const float*)(arena + offsets[6]);
   const float* root_size_in = (const float*)(arena + offsets[7]);
-  float* next_m_linear1_weight_out = (float*)(arena + offsets[8]);
-  float* next_v_linear1_weight_out = (float*)(arena + offsets[9]);
-  float* next_linear1_weight_out = (float*)(arena + offsets[10]);
+  float* next_m_parameter_out = (float*)(arena + offsets[8]);
+  float* next_v_parameter_out = (float*)(arena + offsets[9]);
+  float* next_parameter_out = (float*)(arena + offsets[10]);
 
   const float factor = bpc_load(factor_in, 0);
   const int64_t found = bpc_load(found_in, 0);
@@ -645,27 +733,37 @@ static void adam(char* arena, const int64_t* offsets, int64_t rows, int64_t slic
   const long last = bpc_cut(all, 64, offsets[11], slice + 1);
 #pragma omp simd
   for (long c = first; c < last; ++c) {
-    const float grad_linear1_weight = bpc_load(grad_linear1_weight_in, c);
-    const float m_linear1_weight = bpc_load(m_linear1_weight_in, c);
-    const float v_linear1_weight = bpc_load(v_linear1_weight_in, c);
-    const float linear1_weight = bpc_load(linear1_weight_in, c);
-    const float clipped_linear1_weight = grad_linear1_weight * factor;  // adam of linear1.weight, specs/digits_mlp.yaml:16
-    const float next_m_linear1_weight = ((float(found)) ? m_linear1_weight : 0.9f * m_linear1_weight + 0.1f * clipped_linear1_weight);  // adam of linear1.weight, specs/digits_mlp.yaml:16
-    const float next_v_linear1_weight = ((float(found)) ? v_linear1_weight : 0.999f * v_linear1_weight + 0.001f * (clipped_linear1_weight * clipped_linear1_weight));  // adam of linear1.weight, specs/digits_mlp.yaml:16
-    const float next_linear1_weight = ((float(found)) ? linear1_weight : linear1_weight - step_size * next_m_linear1_weight / (bpc_sqrt(next_v_linear1_weight) * root_size + 1e-08f));  // adam of linear1.weight, specs/digits_mlp.yaml:16
-    bpc_store(next_m_linear1_weight_out, c, next_m_linear1_weight);
-    bpc_store(next_v_linear1_weight_out, c, next_v_linear1_weight);
-    bpc_store(next_linear1_weight_out, c, next_linear1_weight);
+    const float grad_parameter = bpc_load(grad_parameter_in, c);
+    const float m_parameter = bpc_load(m_parameter_in, c);
+    const float v_parameter = bpc_load(v_parameter_in, c);
+    const float parameter = bpc_load(parameter_in, c);
+    // adam of linear1.weight and 5 more, specs/digits_mlp.yaml:16
+    const float clipped_parameter = grad_parameter * factor;
+    // adam of linear1.weight and 5 more, specs/digits_mlp.yaml:16
+    const float next_m_parameter = ((float(found)) ? m_parameter : 0.9f * m_parameter
+        + 0.1f * clipped_parameter);
+    // adam of linear1.weight and 5 more, specs/digits_mlp.yaml:16
+    const float next_v_parameter = ((float(found)) ? v_parameter : 0.999f * v_parameter
+        + 0.001f * (clipped_parameter * clipped_parameter));
+    // adam of linear1.weight and 5 more, specs/digits_mlp.yaml:16
+    const float next_parameter = ((float(found)) ? parameter : parameter
+        - step_size * next_m_parameter / (bpc_sqrt(next_v_parameter) * root_size + 1e-08f));
+    bpc_store(next_m_parameter_out, c, next_m_parameter);
+    bpc_store(next_v_parameter_out, c, next_v_parameter);
+    bpc_store(next_parameter_out, c, next_parameter);
   }
 }
 
 // linear2_relu2
+//   acc[r, c] = sum over k < 256 of relu1[r, k] * linear2_weight[k, c]
 //   linear2 = acc + linear2_bias
 //   relu2 = 0 if linear2 <= 0 else linear2
 //   reads  relu1 f32[batch, 256], linear2.weight f32[256, 128], linear2.bias f32[128]
 //   writes relu2 f32[batch, 128]
-//   space [batch, 128]; at 64 rows reads 197,120 B, writes 32,768 B, 4,210,688 FLOPs
-//   from specs/digits_mlp.yaml:18, specs/digits_mlp.yaml:19
+//   nodes  linear2, relu2
+//   space [batch, 128]: r a row of the result, r < batch; c a column of it, c < 128
+//   at 64 rows reads 197,120 B, writes 32,768 B, 4,210,688 FLOPs
+//   from specs/digits_mlp.yaml:18, :19
 static void linear2_relu2(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
   const float* relu1_in = (const float*)(arena + offsets[0]);
   const float* linear2_weight_in = (const float*)(arena + offsets[1]);
@@ -690,14 +788,16 @@ static void linear2_relu2(char* arena, const int64_t* offsets, int64_t rows, int
 }
 
 // loss_cross_entropy_2
-//   loss_part2 = max(linear3)
+//   loss_part2[r] = max over c of linear3
 //   loss_exp = exp(linear3 - loss_part2)
-//   loss_sum = sum(loss_exp)
+//   loss_sum[r] = sum over c of loss_exp
 //   loss_chosen = linear3 - loss_part2 if loss_column == target else 0
-//   loss_picked = sum(loss_chosen)
+//   loss_picked[r] = sum over c of loss_chosen
 //   reads  linear3 f32[batch, 10], target i64[batch]
 //   writes loss.sum f32[batch], loss.picked f32[batch]
-//   space [batch, 10]; at 64 rows reads 3,072 B, writes 512 B, 10,880 FLOPs
+//   nodes  loss#2, loss.exp, loss.sum, loss.chosen, loss.picked
+//   space [batch, 10]: batch rows r, 10 elements c along each
+//   at 64 rows reads 3,072 B, writes 512 B, 10,880 FLOPs
 //   from specs/digits_mlp.yaml:24
 static void loss_cross_entropy_2(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
   const float* linear3_in = (const float*)(arena + offsets[0]);
@@ -708,19 +808,23 @@ static void loss_cross_entropy_2(char* arena, const int64_t* offsets, int64_t ro
   const long last = rows * (slice + 1) / offsets[4];
   for (long r = rows * slice / offsets[4]; r < last; ++r) {
     const int64_t target = bpc_load(target_in, r);
-    const float loss_part2 = (bpc_row_max<float>(10, [&](long c) {  // max over the row, specs/digits_mlp.yaml:24
+    // max over the row, specs/digits_mlp.yaml:24
+    const float loss_part2 = (bpc_row_max<float>(10, [&](long c) {
       const float linear3 = bpc_load(linear3_in, r * 10 + c);
       return float(linear3);
     }));
-    const float loss_sum = (bpc_row_sum<float>(10, [&](long c) {  // sum over the row, specs/digits_mlp.yaml:24
+    // sum over the row, specs/digits_mlp.yaml:24
+    const float loss_sum = (bpc_row_sum<float>(10, [&](long c) {
       const float linear3 = bpc_load(linear3_in, r * 10 + c);
       const float loss_exp = bpc_exp(linear3 - loss_part2);  // loss (cross entropy), specs/digits_mlp.yaml:24
       return float(loss_exp);
     }));
-    const float loss_picked = (bpc_row_sum<float>(10, [&](long c) {  // sum over the row, specs/digits_mlp.yaml:24
+    // sum over the row, specs/digits_mlp.yaml:24
+    const float loss_picked = (bpc_row_sum<float>(10, [&](long c) {
       const float linear3 = bpc_load(linear3_in, r * 10 + c);
       const int64_t loss_column = c;
-      const float loss_chosen = ((float(loss_column)) == (float(target)) ? linear3 - loss_part2 : 0.0f);  // loss (cross entropy), specs/digits_mlp.yaml:24
+      // loss (cross entropy), specs/digits_mlp.yaml:24
+      const float loss_chosen = ((float(loss_column)) == (float(target)) ? linear3 - loss_part2 : 0.0f);
       return float(loss_chosen);
     }));
     bpc_store(loss_sum_out, r, loss_sum);
@@ -731,10 +835,12 @@ static void loss_cross_entropy_2(char* arena, const int64_t* offsets, int64_t ro
 // loss_cross_entropy_total
 //   loss_part3 = log(loss_sum)
 //   loss_terms = loss_part3 - loss_picked
-//   loss_total = sum(loss_terms)
+//   loss_total[r] = sum over c of loss_terms
 //   reads  loss.sum f32[batch], loss.picked f32[batch]
 //   writes loss.total f64[]
-//   space [batch, 1]; at 64 rows reads 512 B, writes 8 B, 768 FLOPs
+//   nodes  loss#3, loss.terms, loss.total
+//   space [batch, 1]: 1 row r, batch elements c along each
+//   at 64 rows reads 512 B, writes 8 B, 768 FLOPs
 //   from specs/digits_mlp.yaml:24
 static void loss_cross_entropy_total(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
   const float* loss_sum_in = (const float*)(arena + offsets[0]);
@@ -743,7 +849,8 @@ static void loss_cross_entropy_total(char* arena, const int64_t* offsets, int64_
 
   const long last = 1 * (slice + 1) / offsets[3];
   for (long r = 1 * slice / offsets[3]; r < last; ++r) {
-    const double loss_total = (bpc_row_sum<double>(rows, [&](long c) {  // sum over the row, specs/digits_mlp.yaml:24
+    // sum over the row, specs/digits_mlp.yaml:24
+    const double loss_total = (bpc_row_sum<double>(rows, [&](long c) {
       const float loss_sum = bpc_load(loss_sum_in, c);
       const float loss_picked = bpc_load(loss_picked_in, c);
       const float loss_part3 = bpc_log(loss_sum);  // loss (cross entropy), specs/digits_mlp.yaml:24
@@ -770,7 +877,7 @@ const bpc_kernel bpc_kernels[] = {
     relu1_linear2_input_gradient,
     linear1_bias_gradient,
     linear1_weight_gradient,
-    norm,
+    norm_kernel,
     update_control,
     adam,
     linear2_relu2,

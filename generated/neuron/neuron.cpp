@@ -8,6 +8,7 @@
 #include "bpc_team.h"
 
 // z_linear_a_sigmoid_with_gradient
+//   acc[r, c] = sum over k < 1 of x[r, k] * z_weight[k, c]
 //   z = acc + z_bias
 //   a = sigmoid(z)
 //   loss_seed = control_scale / control_divisor
@@ -17,9 +18,12 @@
 //   reads  x f64[batch], z.weight f64[], z.bias f64[], control.scale f64[], control.divisor f64[],
 //          target f64[batch]
 //   writes a f64[batch], d_z f64[batch]
-//   space [batch, 1]; at 1 rows reads 48 B, writes 16 B, 20 FLOPs
-//   from specs/worked/neuron.yaml:16, specs/worked/neuron.yaml:17, specs/worked/neuron.yaml:19
-static void z_linear_a_sigmoid_with_gradient(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
+//   nodes  z, a, loss.seed, d_loss.terms, d_a, d_z
+//   space [batch, 1]: r a row of the result, r < batch; c a column of it, c < 1
+//   at 1 rows reads 48 B, writes 16 B, 20 FLOPs
+//   from specs/worked/neuron.yaml:16, :17, :19
+static void z_linear_a_sigmoid_with_gradient(char* arena, const int64_t* offsets, int64_t rows,
+    int64_t slice) {
   const double* x_in = (const double*)(arena + offsets[0]);
   const double* z_weight_in = (const double*)(arena + offsets[1]);
   const double* z_bias_in = (const double*)(arena + offsets[2]);
@@ -56,10 +60,12 @@ static void z_linear_a_sigmoid_with_gradient(char* arena, const int64_t* offsets
 
 // loss
 //   loss_terms = 0.5 * (a - target)^2
-//   loss_rows = sum(loss_terms)
+//   loss_rows[r] = sum over c of loss_terms
 //   reads  a f64[batch], target f64[batch]
 //   writes loss.rows f64[]
-//   space [batch, 1]; at 1 rows reads 16 B, writes 8 B, 4 FLOPs
+//   nodes  loss.terms, loss.rows
+//   space [batch, 1]: 1 row r, batch elements c along each
+//   at 1 rows reads 16 B, writes 8 B, 4 FLOPs
 //   from specs/worked/neuron.yaml:19
 static void loss(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
   const double* a_in = (const double*)(arena + offsets[0]);
@@ -68,7 +74,8 @@ static void loss(char* arena, const int64_t* offsets, int64_t rows, int64_t slic
 
   const long last = 1 * (slice + 1) / offsets[3];
   for (long r = 1 * slice / offsets[3]; r < last; ++r) {
-    const double loss_rows = (bpc_row_sum<double>(rows, [&](long c) {  // sum over the row, specs/worked/neuron.yaml:19
+    // sum over the row, specs/worked/neuron.yaml:19
+    const double loss_rows = (bpc_row_sum<double>(rows, [&](long c) {
       const double a = bpc_load(a_in, c);
       const double target = bpc_load(target_in, c);
       const double loss_terms = 0.5 * bpc_square(a - target);  // loss, specs/worked/neuron.yaml:19
@@ -81,7 +88,9 @@ static void loss(char* arena, const int64_t* offsets, int64_t rows, int64_t slic
 // loss_weight
 //   loss_weight = loss_weight_extent
 //   writes loss.weight f64[]
-//   space []; at 1 rows reads 0 B, writes 8 B, 0 FLOPs
+//   nodes  loss.weight
+//   space []
+//   at 1 rows reads 0 B, writes 8 B, 0 FLOPs
 //   from specs/worked/neuron.yaml:19
 static void loss_weight(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
   double* loss_weight_out = (double*)(arena + offsets[0]);
@@ -92,10 +101,12 @@ static void loss_weight(char* arena, const int64_t* offsets, int64_t rows, int64
 }
 
 // z_bias_gradient
-//   d_z_bias_cols = sum(d_z)
+//   d_z_bias_cols[c] = sum over r of d_z[r, c]
 //   reads  d_z f64[batch]
 //   writes d_z.bias.cols f64[]
-//   space [batch, 1]; at 1 rows reads 8 B, writes 8 B, 1 FLOPs
+//   nodes  d_z.bias.cols
+//   space [batch, 1]: r summed, r < batch; c a column kept, c < 1
+//   at 1 rows reads 8 B, writes 8 B, 1 FLOPs
 //   from specs/worked/neuron.yaml:16
 static void z_bias_gradient(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
   const double* d_z_in = (const double*)(arena + offsets[0]);
@@ -129,10 +140,13 @@ static void z_bias_gradient(char* arena, const int64_t* offsets, int64_t rows, i
 }
 
 // z_linear_weight_gradient
+//   acc[r, c] = sum over k < batch of x[k, r] * d_z[k, c]
 //   d_z_weight = acc
 //   reads  x f64[batch], d_z f64[batch]
 //   writes d_z.weight f64[]
-//   space [1, 1]; at 1 rows reads 16 B, writes 8 B, 2 FLOPs
+//   nodes  d_z.weight
+//   space [1, 1]: r a row of the result, r < 1; c a column of it, c < 1
+//   at 1 rows reads 16 B, writes 8 B, 2 FLOPs
 //   from specs/worked/neuron.yaml:16
 static void z_linear_weight_gradient(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
   const double* x_in = (const double*)(arena + offsets[0]);
@@ -154,83 +168,138 @@ static void z_linear_weight_gradient(char* arena, const int64_t* offsets, int64_
       });
 }
 
-// norm_z
-//   square_z_weight = grad_z_weight^2
-//   squares_z_weight_chunks = sum(square_z_weight)
-//   reads  grad.z.weight f64[]
-//   writes squares.z.weight.chunks f64[]
-//   space [1, 1]; at 1 rows reads 8 B, writes 8 B, 2 FLOPs
-//   from specs/worked/neuron.yaml:16
-//   serves norm_z_weight, norm_z_bias
-static void norm_z(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
-  const double* grad_z_weight_in = (const double*)(arena + offsets[0]);
-  double* squares_z_weight_chunks_out = (double*)(arena + offsets[1]);
-
-  const double grad_z_weight = bpc_load(grad_z_weight_in, 0);
-  const double square_z_weight = grad_z_weight * grad_z_weight;  // norm of z.weight, specs/worked/neuron.yaml:16
-  const long first = slice * bpc_row_slice;
-  const long all = offsets[3];
-  const long count = all - first < bpc_row_slice ? all - first : bpc_row_slice;
-  const double sum = bpc_row_sum<double>(count, [&](long q) {  // sum over the row, specs/worked/neuron.yaml:16
-    const long c = first + q;
-    return double(square_z_weight);
-  });
-  bpc_store(squares_z_weight_chunks_out, slice, sum);
-}
-
 // update_control
-//   squares_z_weight = sum(squares_z_weight_chunks)
 //   unscale = control_divisor / (control_weight * control_scale) if control_weight > 0 else 0
-//   norm2_z_weight = sqrt(squares_z_weight) * unscale
-//   squares_z_bias = sum(squares_z_bias_chunks)
-//   norm2_z_bias = sqrt(squares_z_bias) * unscale
-//   squares = squares_z_weight + squares_z_bias
-//   norm = sqrt(squares) * unscale
-//   found = 0 if isfinite(squares) and isfinite(control_loss) else 1
-//   update_number = control_updates + 1
-//   lr = control_base_lr * min(1, update_number / max(control_warmup, 1))
-//   updates = control_updates if found else update_number
-//   window = control_window + 1
-//   lr_rate = lr
-//   factor = unscale
-//   next_z_weight = z_weight if found else z_weight - lr_rate * (grad_z_weight * factor)
-//   next_z_bias = z_bias if found else z_bias - lr_rate * (grad_z_bias * factor)
-//   reads  squares.z.weight.chunks f64[], control.divisor f64[], control.weight f64[],
-//          control.scale f64[], squares.z.bias.chunks f64[], control.loss f64[],
-//          control.updates i64[], control.base_lr f64[], control.warmup f64[], control.window i64[],
-//          z.weight f64[], grad.z.weight f64[], z.bias f64[], grad.z.bias f64[]
-//   writes norm2.z.weight f64[], norm2.z.bias f64[], norm f64[], found i64[], lr f64[],
-//          updates i64[], window i64[], next.z.weight f64[], next.z.bias f64[]
-//   space []; at 1 rows reads 112 B, writes 72 B, 41 FLOPs
-//   from specs/worked/neuron.yaml:16, specs/worked/neuron.yaml:24
+//   square_z_weight = grad_z_weight^2
+//   reads  control.divisor f64[], control.weight f64[], control.scale f64[], grad.z.weight f64[]
+//   writes unscale f64[], square.z.weight f64[]
+//   nodes  unscale, square.z.weight
+//   space []
+//   at 1 rows reads 32 B, writes 16 B, 5 FLOPs
+//   from specs/worked/neuron.yaml:24, :16
 static void update_control(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
-  const double* squares_z_weight_chunks_in = (const double*)(arena + offsets[0]);
-  const double* control_divisor_in = (const double*)(arena + offsets[1]);
-  const double* control_weight_in = (const double*)(arena + offsets[2]);
-  const double* control_scale_in = (const double*)(arena + offsets[3]);
-  const double* squares_z_bias_chunks_in = (const double*)(arena + offsets[4]);
-  const double* control_loss_in = (const double*)(arena + offsets[5]);
-  const int64_t* control_updates_in = (const int64_t*)(arena + offsets[6]);
-  const double* control_base_lr_in = (const double*)(arena + offsets[7]);
-  const double* control_warmup_in = (const double*)(arena + offsets[8]);
-  const int64_t* control_window_in = (const int64_t*)(arena + offsets[9]);
-  const double* z_weight_in = (const double*)(arena + offsets[10]);
-  const double* grad_z_weight_in = (const double*)(arena + offsets[11]);
-  const double* z_bias_in = (const double*)(arena + offsets[12]);
-  const double* grad_z_bias_in = (const double*)(arena + offsets[13]);
-  double* norm2_z_weight_out = (double*)(arena + offsets[14]);
-  double* norm2_z_bias_out = (double*)(arena + offsets[15]);
-  double* norm_out = (double*)(arena + offsets[16]);
-  int64_t* found_out = (int64_t*)(arena + offsets[17]);
-  double* lr_out = (double*)(arena + offsets[18]);
-  int64_t* updates_out = (int64_t*)(arena + offsets[19]);
-  int64_t* window_out = (int64_t*)(arena + offsets[20]);
-  double* next_z_weight_out = (double*)(arena + offsets[21]);
-  double* next_z_bias_out = (double*)(arena + offsets[22]);
+  const double* control_divisor_in = (const double*)(arena + offsets[0]);
+  const double* control_weight_in = (const double*)(arena + offsets[1]);
+  const double* control_scale_in = (const double*)(arena + offsets[2]);
+  const double* grad_z_weight_in = (const double*)(arena + offsets[3]);
+  double* unscale_out = (double*)(arena + offsets[4]);
+  double* square_z_weight_out = (double*)(arena + offsets[5]);
 
   const double control_divisor = bpc_load(control_divisor_in, 0);
   const double control_weight = bpc_load(control_weight_in, 0);
   const double control_scale = bpc_load(control_scale_in, 0);
+  const double grad_z_weight = bpc_load(grad_z_weight_in, 0);
+  // control, specs/worked/neuron.yaml:24
+  const double unscale = (control_weight > 0.0 ? control_divisor / (control_weight * control_scale) : 0.0);
+  bpc_store(unscale_out, 0, unscale);
+  // norm of z.weight, specs/worked/neuron.yaml:16
+  const double square_z_weight = grad_z_weight * grad_z_weight;
+  bpc_store(square_z_weight_out, 0, square_z_weight);
+}
+
+// norm_z
+//   squares_z_parameter_chunks = sum over 4096 elements each of square_z_parameter
+//   reads  square_z_parameter = square.z.weight f64[]
+//   writes squares_z_parameter_chunks = squares.z.weight.chunks f64[]
+//   nodes  squares.z.weight.chunks
+//   space [1, 1], every element c
+//   at 1 rows reads 8 B, writes 8 B, 1 FLOPs
+//   from specs/worked/neuron.yaml:16
+//   serves norm_z_weight [1, 1] (:16), norm_z_bias [1] (:16)
+static void norm_z(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
+  const double* square_z_parameter_in = (const double*)(arena + offsets[0]);
+  double* squares_z_parameter_chunks_out = (double*)(arena + offsets[1]);
+
+  const double square_z_parameter = bpc_load(square_z_parameter_in, 0);
+  const long first = slice * bpc_row_slice;
+  const long all = offsets[3];
+  const long count = all - first < bpc_row_slice ? all - first : bpc_row_slice;
+  // sum over the chunk, specs/worked/neuron.yaml:16
+  const double sum = bpc_row_sum<double>(count, [&](long q) {
+    const long c = first + q;
+    return double(square_z_parameter);
+  });
+  bpc_store(squares_z_parameter_chunks_out, slice, sum);
+}
+
+// norm_all
+//   squares_z_weight = sum of the 1 values of squares_z_weight_chunks
+//   norm2_z_weight = sqrt(squares_z_weight) * unscale
+//   square_z_bias = grad_z_bias^2
+//   reads  squares.z.weight.chunks f64[], unscale f64[], grad.z.bias f64[]
+//   writes squares.z.weight f64[], norm2.z.weight f64[], square.z.bias f64[]
+//   nodes  squares.z.weight, norm2.z.weight, square.z.bias
+//   space []
+//   at 1 rows reads 24 B, writes 24 B, 7 FLOPs
+//   from specs/worked/neuron.yaml:16
+static void norm_all(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
+  const double* squares_z_weight_chunks_in = (const double*)(arena + offsets[0]);
+  const double* unscale_in = (const double*)(arena + offsets[1]);
+  const double* grad_z_bias_in = (const double*)(arena + offsets[2]);
+  double* squares_z_weight_out = (double*)(arena + offsets[3]);
+  double* norm2_z_weight_out = (double*)(arena + offsets[4]);
+  double* square_z_bias_out = (double*)(arena + offsets[5]);
+
+  const double unscale = bpc_load(unscale_in, 0);
+  const double grad_z_bias = bpc_load(grad_z_bias_in, 0);
+  const double squares_z_weight = bpc_serial_sum<double>(squares_z_weight_chunks_in, 1);
+  bpc_store(squares_z_weight_out, 0, squares_z_weight);
+  // norm of z.weight, specs/worked/neuron.yaml:16
+  const double norm2_z_weight = bpc_sqrt(squares_z_weight) * unscale;
+  bpc_store(norm2_z_weight_out, 0, norm2_z_weight);
+  const double square_z_bias = grad_z_bias * grad_z_bias;  // norm of z.bias, specs/worked/neuron.yaml:16
+  bpc_store(square_z_bias_out, 0, square_z_bias);
+}
+
+// update_control_2
+//   squares_z_bias = sum of the 1 values of squares_z_bias_chunks
+//   norm2_z_bias = sqrt(squares_z_bias) * unscale
+//   squares = squares_z_weight + squares_z_bias
+//   norm = sqrt(squares) * unscale
+//   found = 0 if isfinite(squares) and isfinite(control_loss) else 1
+//   factor = unscale
+//   update_number = control_updates + 1
+//   lr = control_base_lr * min(1, update_number / max(control_warmup, 1))
+//   updates = control_updates if found else update_number
+//   window = control_window + 1
+//   lr_rate_exact = lr
+//   lr_rate = lr_rate_exact
+//   next_z_weight = z_weight if found else z_weight - lr_rate * (grad_z_weight * factor)
+//   next_z_bias = z_bias if found else z_bias - lr_rate * (grad_z_bias * factor)
+//   reads  squares.z.bias.chunks f64[], unscale f64[], squares.z.weight f64[], control.loss f64[],
+//          control.updates i64[], control.base_lr f64[], control.warmup f64[], control.window i64[],
+//          z.weight f64[], grad.z.weight f64[], z.bias f64[], grad.z.bias f64[]
+//   writes norm2.z.bias f64[], norm f64[], found i64[], lr f64[], updates i64[], window i64[],
+//          next.z.weight f64[], next.z.bias f64[]
+//   nodes  squares.z.bias, norm2.z.bias, squares, norm, found, factor, update.number, lr, updates,
+//          window, lr.rate.exact, lr.rate, next.z.weight, next.z.bias
+//   space []
+//   at 1 rows reads 96 B, writes 64 B, 31 FLOPs
+//   from specs/worked/neuron.yaml:16, :24
+static void update_control_2(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
+  const double* squares_z_bias_chunks_in = (const double*)(arena + offsets[0]);
+  const double* unscale_in = (const double*)(arena + offsets[1]);
+  const double* squares_z_weight_in = (const double*)(arena + offsets[2]);
+  const double* control_loss_in = (const double*)(arena + offsets[3]);
+  const int64_t* control_updates_in = (const int64_t*)(arena + offsets[4]);
+  const double* control_base_lr_in = (const double*)(arena + offsets[5]);
+  const double* control_warmup_in = (const double*)(arena + offsets[6]);
+  const int64_t* control_window_in = (const int64_t*)(arena + offsets[7]);
+  const double* z_weight_in = (const double*)(arena + offsets[8]);
+  const double* grad_z_weight_in = (const double*)(arena + offsets[9]);
+  const double* z_bias_in = (const double*)(arena + offsets[10]);
+  const double* grad_z_bias_in = (const double*)(arena + offsets[11]);
+  double* norm2_z_bias_out = (double*)(arena + offsets[12]);
+  double* norm_out = (double*)(arena + offsets[13]);
+  int64_t* found_out = (int64_t*)(arena + offsets[14]);
+  double* lr_out = (double*)(arena + offsets[15]);
+  int64_t* updates_out = (int64_t*)(arena + offsets[16]);
+  int64_t* window_out = (int64_t*)(arena + offsets[17]);
+  double* next_z_weight_out = (double*)(arena + offsets[18]);
+  double* next_z_bias_out = (double*)(arena + offsets[19]);
+
+  const double unscale = bpc_load(unscale_in, 0);
+  const double squares_z_weight = bpc_load(squares_z_weight_in, 0);
   const double control_loss = bpc_load(control_loss_in, 0);
   const int64_t control_updates = bpc_load(control_updates_in, 0);
   const double control_base_lr = bpc_load(control_base_lr_in, 0);
@@ -240,40 +309,47 @@ static void update_control(char* arena, const int64_t* offsets, int64_t rows, in
   const double grad_z_weight = bpc_load(grad_z_weight_in, 0);
   const double z_bias = bpc_load(z_bias_in, 0);
   const double grad_z_bias = bpc_load(grad_z_bias_in, 0);
-  const double squares_z_weight = bpc_serial_sum<double>(squares_z_weight_chunks_in, 1);
-  const double unscale = (control_weight > 0.0 ? control_divisor / (control_weight * control_scale) : 0.0);  // control, specs/worked/neuron.yaml:24
-  const double norm2_z_weight = bpc_sqrt(squares_z_weight) * unscale;  // norm of z.weight, specs/worked/neuron.yaml:16
   const double squares_z_bias = bpc_serial_sum<double>(squares_z_bias_chunks_in, 1);
-  const double norm2_z_bias = bpc_sqrt(squares_z_bias) * unscale;  // norm of z.bias, specs/worked/neuron.yaml:16
+  // norm of z.bias, specs/worked/neuron.yaml:16
+  const double norm2_z_bias = bpc_sqrt(squares_z_bias) * unscale;
+  bpc_store(norm2_z_bias_out, 0, norm2_z_bias);
   const double squares = squares_z_weight + squares_z_bias;  // control, specs/worked/neuron.yaml:24
   const double norm = bpc_sqrt(squares) * unscale;  // control, specs/worked/neuron.yaml:24
-  const int64_t found = int64_t((bpc_isfinite(squares) && bpc_isfinite(control_loss) ? 0.0 : 1.0));  // control, specs/worked/neuron.yaml:24
-  const int64_t update_number = int64_t((double(control_updates)) + 1.0);  // control, specs/worked/neuron.yaml:24
-  const double lr = control_base_lr * bpc_min(1.0, (double(update_number)) / bpc_max(control_warmup, 1.0));  // control, specs/worked/neuron.yaml:24
-  const int64_t updates = int64_t(((double(found)) ? (double(control_updates)) : (double(update_number))));  // control, specs/worked/neuron.yaml:24
-  const int64_t window = int64_t((double(control_window)) + 1.0);  // control, specs/worked/neuron.yaml:24
-  const double lr_rate = lr;  // control, specs/worked/neuron.yaml:24
-  const double factor = unscale;  // control, specs/worked/neuron.yaml:24
-  const double next_z_weight = ((double(found)) ? z_weight : z_weight - lr_rate * (grad_z_weight * factor));  // sgd of z.weight, specs/worked/neuron.yaml:16
-  const double next_z_bias = ((double(found)) ? z_bias : z_bias - lr_rate * (grad_z_bias * factor));  // sgd of z.bias, specs/worked/neuron.yaml:16
-  bpc_store(norm2_z_weight_out, 0, norm2_z_weight);
-  bpc_store(norm2_z_bias_out, 0, norm2_z_bias);
   bpc_store(norm_out, 0, norm);
+  // control, specs/worked/neuron.yaml:24
+  const int64_t found = int64_t((bpc_isfinite(squares) && bpc_isfinite(control_loss) ? 0.0 : 1.0));
   bpc_store(found_out, 0, found);
+  const double factor = unscale;  // control, specs/worked/neuron.yaml:24
+  // control, specs/worked/neuron.yaml:24
+  const int64_t update_number = int64_t((double(control_updates)) + 1.0);
+  // control, specs/worked/neuron.yaml:24
+  const double lr = control_base_lr * bpc_min(1.0, (double(update_number)) / bpc_max(control_warmup, 1.0));
   bpc_store(lr_out, 0, lr);
+  // control, specs/worked/neuron.yaml:24
+  const int64_t updates = int64_t(((double(found)) ? (double(control_updates)) : (double(update_number))));
   bpc_store(updates_out, 0, updates);
+  const int64_t window = int64_t((double(control_window)) + 1.0);  // control, specs/worked/neuron.yaml:24
   bpc_store(window_out, 0, window);
+  const double lr_rate_exact = lr;  // control, specs/worked/neuron.yaml:24
+  const double lr_rate = lr_rate_exact;  // control, specs/worked/neuron.yaml:24
+  // sgd of z.weight, specs/worked/neuron.yaml:16
+  const double next_z_weight = ((double(found)) ? z_weight : z_weight - lr_rate * (grad_z_weight * factor));
   bpc_store(next_z_weight_out, 0, next_z_weight);
+  // sgd of z.bias, specs/worked/neuron.yaml:16
+  const double next_z_bias = ((double(found)) ? z_bias : z_bias - lr_rate * (grad_z_bias * factor));
   bpc_store(next_z_bias_out, 0, next_z_bias);
 }
 
 // z_linear_a_sigmoid
+//   acc[r, c] = sum over k < 1 of x[r, k] * z_weight[k, c]
 //   z = acc + z_bias
 //   a = sigmoid(z)
 //   reads  x f64[batch], z.weight f64[], z.bias f64[]
 //   writes a f64[batch]
-//   space [batch, 1]; at 1 rows reads 24 B, writes 8 B, 14 FLOPs
-//   from specs/worked/neuron.yaml:16, specs/worked/neuron.yaml:17
+//   nodes  z, a
+//   space [batch, 1]: r a row of the result, r < batch; c a column of it, c < 1
+//   at 1 rows reads 24 B, writes 8 B, 14 FLOPs
+//   from specs/worked/neuron.yaml:16, :17
 static void z_linear_a_sigmoid(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
   const double* x_in = (const double*)(arena + offsets[0]);
   const double* z_weight_in = (const double*)(arena + offsets[1]);
@@ -304,7 +380,9 @@ const bpc_kernel bpc_kernels[] = {
     loss_weight,
     z_bias_gradient,
     z_linear_weight_gradient,
-    norm_z,
     update_control,
+    norm_z,
+    norm_all,
+    update_control_2,
     z_linear_a_sigmoid,
 };

@@ -119,8 +119,9 @@ class FakeNet:
     def write(self, **asked: Any) -> dict[str, Any]:
         return self._answer(COMPILE, **asked)
 
-    def inspect(self, kernel: str | None) -> dict[str, Any]:
-        return self._answer({"source": "void f() {}\n"} if kernel else KERNELS, kernel=kernel)
+    def inspect(self, kernel: str | None, **asked: Any) -> dict[str, Any]:
+        shown = {"source": "void f() {}\n"} if kernel else KERNELS
+        return self._answer(shown, kernel=kernel, **asked)
 
 
 @pytest.fixture

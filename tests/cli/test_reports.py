@@ -116,7 +116,7 @@ def test_the_least_feasible_budget_fits_and_one_byte_less_does_not(run: Any) -> 
 def test_what_helps_is_planned_and_true(run: Any) -> None:
     code, _, err = run("plan-memory", SPEC, "--memory", "600KiB")
     assert code == 3
-    assert err.startswith("--memory:1:1: error BPC0510: no plan fits 600.00 KiB")
+    assert err.startswith("--memory: error BPC0510: no plan fits 600.00 KiB")
     assert "alive at that peak, launch " in err
     help_lines = [line for line in err.splitlines() if "helps:" in line]
     assert any("sgd" in line for line in help_lines)

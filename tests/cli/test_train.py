@@ -73,7 +73,7 @@ def test_skipped_steps_are_said_on_stderr(run: Any) -> None:
     words = ("train", "logs.yaml", "--device", "reference", "--set", "train.nonfinite=skip")
     code, out, err = run(*words)
     assert code == 0 and err.startswith("note: step 1, skipped: log1 is -inf")
-    assert "1 of 1 steps were skipped" in out
+    assert "1 of 1 step was skipped" in out
 
 
 def test_a_folder_in_use_is_wrong_usage(run: Any) -> None:

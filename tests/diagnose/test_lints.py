@@ -94,7 +94,6 @@ CASES: dict[str, list[tuple[str, str, bool]]] = {
         (GOOD_BODY, "optimizer: {sgd: {lr: 0.2}}", False),
     ],
     "BPC0709": [
-        ("[linear: 9]", ADAM, True),
         ("[linear: 12]", ADAM, True),
         ("[linear: 10]", ADAM, False),
     ],

@@ -136,7 +136,7 @@ def test_names_read_like_the_model(tmp_path: Path) -> None:
     assert {"linear2_weight_gradient", "linear2_bias_gradient"} <= set(names)
     assert {"relu1_linear2_input_gradient", "relu2_dropout1_linear3_input_gradient"} <= set(names)
     assert any(name.startswith("loss_cross_entropy") for name in names)
-    assert {row["kernel"] for row in entries["update"]} == {"norm", "update_control", "adam"}
+    assert {row["kernel"] for row in entries["update"]} == {"norm_kernel", "update_control", "adam"}
 
 
 SCRIPT = """

@@ -25,9 +25,10 @@ from fake_cublaslt import FakeLt, make_cublaslt
 from fake_cupy import TO_DEVICE, TO_HOST, WITHIN, WORLD, make_cupy, memory, parameters_of
 
 import bpc
+from bpc import continued
 from bpc.codegen.cuda import Argument, CudaSource, generate
 from bpc.entries import EVALUATE, MICRO_STEP, UPDATE
-from bpc.errors import ToolError
+from bpc.errors import Interrupted, ToolError
 from bpc.plan.program import Program
 from bpc.runtime import cuda_build, select
 from bpc.runtime.cpu.build import plan
@@ -287,7 +288,7 @@ def test_short_batches_replay_the_same_graph(world: Any, built: Any, slots: int)
             seen.append(int(memory(int(args[which]), 8).view(np.int64)[0]))
 
     world.execute = execute
-    given = (8, 8, 3, 3, 8, 1, 8)
+    given = (8, 8, 3, 8, 8, 3, 3, 1, 8)
     for rows in given:
         device.run(EVALUATE, feed(device, batch(built[0], rows, rows)))
     device.read_output(EVALUATE, "loss", 1)
@@ -600,6 +601,26 @@ def test_training_gives_the_bits_of_the_simulator(
     wanted.close()
 
 
+def test_a_run_goes_on_from_its_checkpoint(world: Any, tmp_path: Path) -> None:
+    """Begun on the GPU, gone on with on the CPU, ended on the GPU: the run that never stopped."""
+    path = _write_spec(tmp_path, **{"epochs: 1": "epochs: 2, checkpoint: {every: 1}"})
+    straight = bpc.compile(path, device="sim")
+    straight.train(run_dir=tmp_path / "straight")
+    straight.close()
+    world.execute = simulated()
+    begun = bpc.compile(path, device="cuda")
+    with pytest.raises(Interrupted):
+        begun.train(run_dir=tmp_path / "run", stop_after=3)
+    begun.close()
+    with pytest.raises(Interrupted):
+        continued.resume(tmp_path / "run", device="cpu", stop_after=6)
+    result = continued.resume(tmp_path / "run", device="cuda")
+    assert (result["device"], result["steps"]) == ("cuda", 10)
+    files = [tmp_path / name / "checkpoints/step-000010" for name in ("straight", "run")]
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        assert (files[0] / name).read_bytes() == (files[1] / name).read_bytes()
+
+
 # -- cuBLASLt -------------------------------------------------------------------------------------
 
 
@@ -657,7 +678,7 @@ def test_a_full_batch_goes_through_the_library(
     world.execute = simulated()
     found = bpc.compile(path, device="cuda")
     result = found.train(run_dir=tmp_path / "cuda")
-    assert len(world.named("matmul")) >= 3
+    assert len(world.named("matmul")) >= 3 and "cuBLASLt" in result["device_summary"]
     for key in ("train_loss", "test_loss"):
         assert result["final"][key] == pytest.approx(told["final"][key], rel=1e-5)
     for name, weights in wanted.parameters().items():

@@ -192,7 +192,7 @@ def test_runs_are_numbered_and_hold_spec_result_and_weights(make: Any) -> None:
     for name, value in again.parameters().items():
         assert (weights[name] == value).all()
     assert sorted(path.name for path in folder.iterdir()) == [
-        *("metrics.jsonl", "model.safetensors", "result.json", "spec.yaml")
+        *("metrics.jsonl", "model.safetensors", "result.json", "spec.resolved.yaml", "spec.yaml")
     ]
 
 
@@ -347,3 +347,9 @@ def test_a_loss_that_overflows_alone_is_noticed(make: Any) -> None:
     with pytest.raises(NonFiniteError) as caught:
         net.train(steps=1)
     assert caught.value.node == "loss.terms"
+
+
+def test_a_file_called_runs_is_named(make: Any) -> None:
+    Path("runs").write_text("")
+    with pytest.raises(UsageError, match="runs is a file"):
+        make().train()

@@ -27,10 +27,10 @@ def plan(
     return plan_program(graphs, entries.states, entries.rows, memory_bytes, find_least)
 
 
-def write_source(program: Program, title: str) -> Source:
-    """The C++ of a program."""
+def write_source(program: Program, title: str, debug_lines: bool = False) -> Source:
+    """The C++ of a program, with `#line` for the spec's statements where that is wanted."""
     kernels = [kernel for entry in program.entries.values() for kernel in entry.kernels]
-    return generate(title, kernels, program.rows)
+    return generate(title, kernels, program.rows, debug_lines)
 
 
 def make_cpu(

@@ -11,10 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpc.codegen.cpu import Source, arguments, extents
+from bpc.errors import ToolError
 from bpc.plan.program import Entry, Program
 from bpc.runtime.cpu.toolchain import vector_name
 from bpc.runtime.host_arena import HostArena
 
+CANNOT_LOAD = "BPC0612"
 LAUNCH = np.dtype(
     [("kernel", "i4"), ("slices", "i4"), ("barrier_after", "i4"), ("first_offset", "i4")]
 )
@@ -50,10 +52,22 @@ def make_tables(program: Program, source: Source) -> dict[str, Table]:
 
 
 class Library:
-    """A loaded shared library of kernels."""
+    """A loaded shared library of kernels.
+
+    Raises:
+        ToolError: the system refuses to load it.
+    """
 
     def __init__(self, path: Path):
-        self._library = ctypes.CDLL(str(path))
+        try:
+            self._library = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise ToolError.at(
+                CANNOT_LOAD,
+                f"the compiled library does not load: {error}",
+                None,
+                help="is its folder mounted without the right to execute? BPC_CACHE names another",
+            ) from None
         self._run = self._library.bpc_run_range
         self._run.restype = ctypes.c_int
         pointer, i32, i64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64

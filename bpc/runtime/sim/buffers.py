@@ -28,7 +28,7 @@ class GuardedBuffer:
     The byte after the last is on a page that faults, or less than `alignment` bytes before it.
     A buffer made by `of` counts as written; a fresh one holds NaN bits, and checked kernels that
     read a byte of it before writing it are reported. Memory is given back by `free`, at the end
-    of a `with` block, or when the object is collected.
+    of a `with` block, or when neither the object nor a view of `array` is left.
 
     Args:
         shape: the extents of `array`, the NumPy view of the memory.
@@ -66,7 +66,8 @@ class GuardedBuffer:
         flat = np.ctypeslib.as_array(raw)[: self.nbytes]
         self.array: Array = flat.view(self.dtype).reshape(extents)
         self.set_read_only(read_only)
-        self._release = weakref.finalize(self, self._library.sim_buffer_free, self.slot)
+        # Tied to the memory's own object, so that a view outlives the buffer safely.
+        self._release = weakref.finalize(raw, self._library.sim_buffer_free, self.slot)
         _live[self.slot] = self
 
     @classmethod

@@ -49,6 +49,9 @@ INSTRUMENTED = (
     "--param=tsan-instrument-func-entry-exit=0",
     "--param=tsan-distinguish-volatile=1",
     "-fno-tree-vectorize",
+    # Two barriers of the text stay two calls.
+    "-fno-crossjumping",
+    "-fno-tree-tail-merge",
     # A local variable that is read before it is written holds the same odd value in each run.
     "-ftrivial-auto-var-init=pattern",
     # No sanitizer library: the runtime answers the calls.

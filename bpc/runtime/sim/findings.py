@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from bpc.runtime.sim.buffers import buffer_in_slot
 from bpc.runtime.sim.native import RawReport
 from bpc.runtime.sim.reports import Kind, Party, Place, Report, Target
-
-if TYPE_CHECKING:
-    from bpc.runtime.sim.module import BoundLaunch
+from bpc.runtime.sim.symbols import AddressMap, PlacedArray
 
 KINDS = (*Kind, Kind.DIVERGENT_BARRIER)  # in the order of the runtime's enumeration, from 1
 _TWO_ADDRESSES = len(Kind) + 1
@@ -26,20 +24,36 @@ _ABOUT_MEMORY = {
 }
 
 
-def describe(found: Sequence[RawReport], launch: BoundLaunch) -> tuple[Report, ...]:
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """What was launched: where its findings get their names from."""
+
+    kernel: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    addresses: AddressMap
+    shared: tuple[PlacedArray, ...]
+
+
+def describe(found: Sequence[RawReport], launch: Launched) -> tuple[Report, ...]:
     """The reports of one launch."""
     addresses = [pc for raw in found for pc in raw.pc]
-    chains = launch.module.addresses.chains(addresses)
+    chains = launch.addresses.chains(addresses)
     return tuple(_report(raw, launch, chains) for raw in found if not _is_one_barrier(raw, chains))
 
 
 def _is_one_barrier(raw: RawReport, chains: Mapping[int, tuple[Place, ...]]) -> bool:
-    """Whether two addresses are copies that the compiler made of one barrier of the source."""
-    one, other = raw.pc
-    return raw.kind == _TWO_ADDRESSES and chains[one] == chains[other]
+    """Whether two addresses are copies that the compiler made of one barrier of the source.
+
+    Both have the same line. Copies come from the same callers; a copy may have lost its callers.
+    """
+    if raw.kind != _TWO_ADDRESSES:
+        return False
+    one, other = (chains[address] for address in raw.pc)
+    return one == other or not (one and other)
 
 
-def _report(raw: RawReport, launch: BoundLaunch, chains: Mapping[int, tuple[Place, ...]]) -> Report:
+def _report(raw: RawReport, launch: Launched, chains: Mapping[int, tuple[Place, ...]]) -> Report:
     kind = KINDS[raw.kind - 1]
     about_memory = kind in _ABOUT_MEMORY
     return Report(
@@ -57,7 +71,7 @@ def _report(raw: RawReport, launch: BoundLaunch, chains: Mapping[int, tuple[Plac
 def _party(
     raw: RawReport,
     index: int,
-    launch: BoundLaunch,
+    launch: Launched,
     chains: Mapping[int, tuple[Place, ...]],
     about_memory: bool,
 ) -> Party:
@@ -76,7 +90,7 @@ def _unflatten(index: int, size: tuple[int, int, int]) -> tuple[int, int, int]:
     return index % x, index // x % y, index // (x * y)
 
 
-def _target(raw: RawReport, launch: BoundLaunch) -> Target:
+def _target(raw: RawReport, launch: Launched) -> Target:
     offset = raw.offset - (1 << 64) if raw.offset >> 63 else raw.offset
     if raw.region == SHARED_REGION:
         return _shared_target(offset, launch)
@@ -88,10 +102,9 @@ def _target(raw: RawReport, launch: BoundLaunch) -> Target:
     return Target("global", buffer.name, offset, offset // buffer.dtype.itemsize, buffer.nbytes)
 
 
-def _shared_target(offset: int, launch: BoundLaunch) -> Target:
+def _shared_target(offset: int, launch: Launched) -> Target:
     """The array at or before this offset."""
-    before = [item for item in launch.module.shared if item[0].value <= offset]
+    before = [item for item in launch.shared if item.offset <= offset]
     if not before:
         return Target("shared", "", offset)
-    symbol, array = before[-1]
-    return Target("shared", array.name, offset - symbol.value)
+    return Target("shared", before[-1].array.name, offset - before[-1].offset)

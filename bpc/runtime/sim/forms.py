@@ -78,7 +78,7 @@ _ARITHMETIC = {"add": "+", "sub": "-", "mul": "*"}
 _SPACE = "[.global|.shared|.local|.const]"
 _ORDER = "[.relaxed|.acquire|.release|.acq_rel][.cta|.cluster|.gpu|.sys]"
 _CACHE = "[.ca|.cg|.cs|.lu|.cv|.wb|.wt][.L1::evict_last|.L1::evict_first|.L1::no_allocate]"
-_BOOLEAN = {"and": "&&", "or": "||", "xor": "!="}
+BOOLEAN = {"and": "&&", "or": "||", "xor": "!="}
 
 FORMS: tuple[Form, ...] = (
     # moving
@@ -210,8 +210,6 @@ FORMS: tuple[Form, ...] = (
     Form("{how:ret|exit}[.uni]", "", "@return"),
     Form("trap", "", 'sim_trap("trap")'),
 )  # fmt: skip
-
-BOOLEAN = _BOOLEAN
 
 
 @dataclass(frozen=True, slots=True)

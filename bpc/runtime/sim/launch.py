@@ -30,7 +30,7 @@ class LaunchOptions:
         adversarial: 1 moves each result of an approximate function by up to its stated error;
             0 leaves it at the nearest value (checked builds).
         max_accesses: memory accesses after which a checked launch ends with BUDGET; 0: no limit.
-        seconds: time after which any launch ends with BUDGET; 0: no limit.
+        seconds: processor time after which any launch ends with BUDGET; 0: no limit.
         max_reports: distinct reports that are kept.
     """
 

@@ -11,7 +11,7 @@ from typing import Literal
 from bpc.errors import UsageError
 from bpc.runtime.sim.build import kernel_library
 from bpc.runtime.sim.elf import Library, read_library
-from bpc.runtime.sim.findings import describe
+from bpc.runtime.sim.findings import Launched, describe
 from bpc.runtime.sim.launch import (
     BAD_ARGUMENT,
     ORDERS,
@@ -26,7 +26,7 @@ from bpc.runtime.sim.launch import (
 )
 from bpc.runtime.sim.native import RawLaunch, Segment, SharedVariable, runtime
 from bpc.runtime.sim.reports import Report
-from bpc.runtime.sim.source import DYNAMIC_SHARED, MAX_SHARED_BYTES, KernelText, complete_source
+from bpc.runtime.sim.source import MAX_SHARED_BYTES, KernelText, complete_source
 from bpc.runtime.sim.symbols import AddressMap, place_shared
 
 Mode = Literal["source", "ptx"]
@@ -57,7 +57,7 @@ def load_cuda(
         ToolError: a compiler is missing or refuses the text, or the PTX has an unknown form.
     """
     if mode == "source":
-        kernels = complete_source(text, name)
+        kernels = complete_source(text, name, checked)
     else:
         from bpc.runtime.sim.translate import translate_cuda
 
@@ -183,13 +183,8 @@ class SimModule:
         data = [segment for segment in elf.segments if not segment.executable]
         self._anchor_offset = elf.address("sim_anchor")
         shared = [
-            SharedVariable(
-                symbol.value,
-                array.nbytes or symbol.nbytes,
-                array.alignment,
-                symbol.name == DYNAMIC_SHARED,
-            )
-            for symbol, array in self.shared
+            SharedVariable(item.offset, item.nbytes, item.array.alignment, item.dynamic)
+            for item in self.shared
         ]
         ends = [symbol.value + symbol.nbytes for symbol in elf.symbols if symbol.thread_local]
         handle = self._runtime.sim_module_new(
@@ -258,7 +253,10 @@ class BoundLaunch:
         if not count:
             return ()
         found = [library.sim_report(index).contents for index in range(count)]
-        return describe(found, self)
+        launched = Launched(
+            self.kernel, self.grid, self.block, self.module.addresses, self.module.shared
+        )
+        return describe(found, launched)
 
 
 def _address(function: object) -> int:

@@ -148,7 +148,9 @@ def _compile(text: str, flags: Sequence[str], name: str) -> NvrtcResult:
             raise _refused(log, name)
         real = any(flag.startswith("--gpu-architecture=sm_") for flag in flags)
         cubin = _fetch(library, program, "CUBIN") if real else None
+        # NVRTC makes the names of files absolute; reports and the cache want them as given.
         ptx = _fetch(library, program, "PTX").decode().rstrip("\0")
+        ptx = ptx.replace(f'"{os.getcwd()}/', '"')
         return NvrtcResult(cubin, ptx or None, log)
     finally:
         library.nvrtcDestroyProgram(c.byref(program))

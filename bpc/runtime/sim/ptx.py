@@ -142,21 +142,17 @@ class Lines:
         return Place(self.files.get(file, "?"), int(line))
 
 
-def read_ptx(text: str, name: str, source: str = "") -> PtxFile:
+def read_ptx(text: str, name: str) -> PtxFile:
     """Parse a PTX text.
 
     Args:
         text: what NVRTC made, with `-lineinfo`.
         name: what spans call the text.
-        source: the name under which the .cu text was compiled; NVRTC makes it absolute.
 
     Raises:
         ToolError: something that no kernel of ours contains, with its line.
     """
-    files = {
-        number: source if source and path.endswith("/" + source) else path
-        for number, path in re.findall(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', text, re.M)
-    }
+    files = dict(re.findall(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', text, re.M))
     bare = re.sub(r"//[^\n]*", "", text)
     bodies = list(_find_bodies(bare))
     if re.search(r"^\s*(?:\.visible\s+|\.weak\s+)?\.func\b", bare, re.M):

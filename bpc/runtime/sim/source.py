@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from bpc.errors import UsageError
 from bpc.runtime.sim.reports import Place
 
+NO_KERNEL = "BPC0627"
+
+DISPLACED = "sim_displaced_"
 DYNAMIC_SHARED = "sim_dynamic_shared"
 MAX_SHARED_BYTES = 227 << 10  # what a block may use on sm_90
 
@@ -25,6 +29,9 @@ _KERNEL = re.compile(
 )
 _SHARED = re.compile(r"(\bextern\s+)?\b__shared__\s+([^;]*);")
 _ALIGNED = re.compile(r"(?:__align__|alignas)\s*\(\s*([^)]*?)\s*\)")
+_SMALL_ARRAY = re.compile(
+    r"(?<!extern )\b__shared__\s+((?:\w+\s+)*?\w+)\s+(\w+)\s*((?:\[[^\];]*\]\s*)+);"
+)
 _DECLARED = re.compile(r"^\s*((?:\w+\s+)*?\w+)\s+(\w+\s*(?:\[.*)?)$", re.S)
 
 
@@ -51,28 +58,64 @@ class KernelText:
     text: str
     kernels: tuple[str, ...]
     shared: tuple[SharedArray, ...]
-    dynamic: str | None
+    dynamic: SharedArray | None
     cell_shift: int
     flags: tuple[str, ...] = ()
     lines: tuple[tuple[Place, ...], ...] = ()
 
 
-def complete_source(text: str, name: str) -> KernelText:
-    """Wrap an unchanged .cu text: CUDA's names before it, exports of its kernels behind it."""
+def complete_source(text: str, name: str, checked: bool) -> KernelText:
+    """Wrap an unchanged .cu text: CUDA's names before it, exports of its kernels behind it.
+
+    Args:
+        text: the .cu file.
+        name: what line tables call it.
+        checked: whether shared arrays are kept at no better alignment than their declaration's.
+
+    Raises:
+        UsageError: the text has no kernel that could be called by name.
+    """
     bare = strip_comments(text)
     kernels = tuple(_KERNEL.findall(bare))
+    if not kernels:
+        raise UsageError.at(
+            NO_KERNEL,
+            f"{name} has no kernel",
+            None,
+            help='declare each as extern "C" __global__ void name(...)',
+        )
     arrays, dynamic = find_shared(bare)
-    parts = ['#include "sim_cuda.h"', f'#line 1 "{name}"', text, '#line 1 "sim_footer"']
+    body = displace_shared(text, bare) if checked else text
+    parts = ['#include "sim_cuda.h"', f'#line 1 "{name}"', body, '#line 1 "sim_footer"']
     if dynamic:
         parts.append(define_dynamic([array.symbol for array in dynamic]))
     parts += [f"SIM_EXPORT({kernel}, {kernel})" for kernel in kernels]
     return KernelText(
-        "\n".join(parts) + "\n",
-        kernels,
-        (*arrays, *dynamic),
-        dynamic[0].name if dynamic else None,
-        cell_shift(bare),
+        "\n".join(parts) + "\n", kernels, arrays, dynamic[0] if dynamic else None, cell_shift(bare)
     )
+
+
+def displace_shared(text: str, bare: str) -> str:
+    """Moves shared arrays of small types away from addresses that happen to be aligned.
+
+    A device need not align `float tile[64]` to more than 4 bytes, but g++ does. Within functions
+    such an array becomes the member of a structure, behind one element's worth of gap, and its
+    name a reference to it. Lines stay where they are.
+
+    Args:
+        text: the source.
+        bare: the same with blanks for comments, character by character.
+    """
+    for match in reversed(list(_SMALL_ARRAY.finditer(bare))):
+        element, name, extents = " ".join(match[1].split()), match[2], match[3]
+        in_function = bare.count("{", 0, match.start()) > bare.count("}", 0, match.start())
+        if not in_function or element not in _ELEMENT_BYTES:
+            continue
+        held = f"{DISPLACED}{_ELEMENT_BYTES[element]}_{name}"
+        moved = f"__shared__ sim_displaced<{element}{extents}> {held}; auto& {name} = {held}.value;"
+        breaks = "\n" * match[0].count("\n")
+        text = text[: match.start()] + moved + breaks + text[match.end() :]
+    return text
 
 
 def define_dynamic(names: list[str]) -> str:
@@ -126,7 +169,12 @@ def _declared_names(declaration: str) -> list[tuple[str, int]]:
 
 
 def cell_shift(bare: str) -> int:
-    """The detector's granularity: as fine as the smallest type that the text mentions."""
-    if re.search(r"\b(u?char\w?|u?int8_t|bool)\b", bare):
+    """The detector's granularity in shared memory: as fine as the text's smallest elements.
+
+    A lone flag needs no cell of its own, and dynamic shared memory is declared as bytes whatever
+    it holds.
+    """
+    text = re.sub(r"\bextern\s+__shared__[^;]*;", "", bare)
+    if re.search(r"\b(u?char\w?|u?int8_t)\b|\bbool\s+\w+\s*\[", text):
         return 0
-    return 1 if re.search(r"\b(u?short\w?|u?int16_t|half|bfloat16)\b", bare) else 2
+    return 1 if re.search(r"\b(u?short\w?|u?int16_t|half|bfloat16)\b", text) else 2

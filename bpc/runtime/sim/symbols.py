@@ -6,14 +6,16 @@ import os
 import re
 import subprocess
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from bpc.runtime.sim.elf import Library, Symbol
 from bpc.runtime.sim.reports import Place
-from bpc.runtime.sim.source import DYNAMIC_SHARED, KernelText, SharedArray
+from bpc.runtime.sim.source import DISPLACED, DYNAMIC_SHARED, KernelText, SharedArray
 
 TRANSLATED = "translated"  # the file that line numbers of translated kernels refer to
 _NOT_KERNEL_TEXT = ("sim_", "ptx_")  # the simulator's own headers
+_DISPLACED = re.compile(rf"^{DISPLACED}(\d+)_(\w+)$")
 _NESTED = re.compile(r"^_ZZ.*?E(\d+)(\w+?)(?:_\d+)?$")
 
 
@@ -56,38 +58,44 @@ def _read_chain(lines: list[str]) -> tuple[Place, ...]:
     found = []
     for line in lines:
         file, _, number = line.partition(" (")[0].rpartition(":")
-        if number.isdigit() and not Path(file).name.startswith(_NOT_KERNEL_TEXT):
+        if number.isdigit() and file != "??" and not Path(file).name.startswith(_NOT_KERNEL_TEXT):
             found.append(Place(os.path.normpath(file), int(number)))
     return tuple(found)
 
 
-def place_shared(library: Library, kernels: KernelText) -> tuple[tuple[Symbol, SharedArray], ...]:
+@dataclass(frozen=True, slots=True)
+class PlacedArray:
+    """A shared array at its offset in the block of thread-local variables."""
+
+    offset: int
+    nbytes: int
+    array: SharedArray
+    dynamic: bool
+
+
+def place_shared(library: Library, kernels: KernelText) -> tuple[PlacedArray, ...]:
     """The shared variables of a library in order of offset, with what their declarations say."""
-    declared = {array.symbol: array for array in kernels.shared}
-    aliases = {array.symbol for array in kernels.shared if array.symbol in _names(library)}
+    symbols = [symbol for symbol in library.symbols if symbol.thread_local and symbol.nbytes]
+    dynamic = next((symbol for symbol in symbols if symbol.name == DYNAMIC_SHARED), None)
     found = []
-    for symbol in library.symbols:
-        if not symbol.thread_local or symbol.name == "sim_anchor":
-            continue
-        if symbol.name == DYNAMIC_SHARED:
-            assert kernels.dynamic is not None
-            found.append((symbol, declared[kernels.dynamic]))
-        elif symbol.nbytes and not (symbol.name in aliases and _is_alias(symbol, library)):
-            plain = plain_name(symbol.name)
-            known = declared.get(symbol.name) or declared.get(plain)
-            found.append((symbol, known or SharedArray(symbol.name, plain, 16)))
-    return tuple(sorted(found, key=lambda item: item[0].value))
+    if dynamic:
+        assert kernels.dynamic is not None
+        found.append(PlacedArray(dynamic.value, dynamic.nbytes, kernels.dynamic, True))
+    taken = {library.address("sim_anchor"), dynamic.value if dynamic else -1}
+    found += [_place(symbol, kernels) for symbol in symbols if symbol.value not in taken]
+    return tuple(sorted(found, key=lambda item: item.offset))
 
 
-def _names(library: Library) -> set[str]:
-    return {symbol.name for symbol in library.symbols}
-
-
-def _is_alias(symbol: Symbol, library: Library) -> bool:
-    """Whether the symbol is a name of the dynamic shared memory."""
-    return any(
-        other.name == DYNAMIC_SHARED and other.value == symbol.value for other in library.symbols
-    )
+def _place(symbol: Symbol, kernels: KernelText) -> PlacedArray:
+    name = plain_name(symbol.name)
+    displaced = _DISPLACED.match(name)
+    if displaced:  # the element's size is the array's gap and its alignment
+        gap, name = int(displaced[1]), displaced[2]
+        array = SharedArray(symbol.name, name, gap)
+        return PlacedArray(symbol.value + gap, symbol.nbytes - gap, array, False)
+    declared = {array.symbol: array for array in kernels.shared}
+    array = declared.get(symbol.name) or declared.get(name) or SharedArray(symbol.name, name, 16)
+    return PlacedArray(symbol.value, array.nbytes or symbol.nbytes, array, False)
 
 
 def plain_name(symbol: str) -> str:

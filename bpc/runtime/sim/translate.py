@@ -55,7 +55,7 @@ def translate_ptx(text: str, name: str = "kernels.cu") -> KernelText:
     Raises:
         ToolError: a form that the table does not have; names it and its line.
     """
-    file = read_ptx(text, name.removesuffix(".cu") + ".ptx", name)
+    file = read_ptx(text, name.removesuffix(".cu") + ".ptx")
     lines: list[Chain] = [()]
     parts = ['#include "sim_ptx.h"', *_memory(file)]
     for kernel in file.kernels:
@@ -66,8 +66,8 @@ def translate_ptx(text: str, name: str = "kernels.cu") -> KernelText:
     return KernelText(
         "\n".join(parts) + "\n",
         tuple(kernel.name for kernel in file.kernels),
-        tuple(_shared_array(array) for array in (*shared, *file.dynamic)),
-        plain_name(file.dynamic[0].name) if file.dynamic else None,
+        tuple(_shared_array(array) for array in shared),
+        _shared_array(file.dynamic[0]) if file.dynamic else None,
         0,
         FLAGS,
         tuple(lines),

@@ -77,8 +77,10 @@ struct bpc_max_rule {
   }
 };
 
-// The tree of a row: 16 lanes (both halves of the warp hold them), folded by halves, slices of
-// bpc_row_slice elements in order. Every thread of the warp takes part and gets the result.
+// One warp reduces f(0), f(1), ... f(n - 1) in a fixed order: element j of a slice of
+// bpc_row_slice goes to lane j % 16 (both halves of the warp do the same work, so that bits are
+// those of 16 lanes), lanes fold by halves, slices follow in order. Every thread of the warp takes
+// part and gets the result.
 template <class T, class Rule, class F>
 BPC_DEVICE T bpc_warp_reduce(bpc_index n, F&& f) {
   const int lane = threadIdx.x % bpc_lanes;
@@ -117,8 +119,10 @@ template <class Acc, class T> BPC_DEVICE Acc bpc_serial_sum(const T* values, bpc
 
 // ---- many tensors in one launch ----------------------------------------------------------------
 
-// Row `part` of a table of int64: addresses, then extents, then the part's first block. The last
-// part whose first block is not behind this block is the one that the block works on.
+// One launch serves `parts` tensors, each with blocks of its own: the first tensor's blocks, then
+// the second's, and so on. The table has a row of `width` int64 for each tensor: the addresses of
+// its operands, its number of elements, whether that is times the rows of the batch, and its first
+// block. Returns the row of the tensor that `block` belongs to.
 BPC_DEVICE const int64_t* bpc_find_part(const int64_t* table, int parts, int width, int block) {
   int part = 0;
   while (part + 1 < parts && table[(part + 1) * width + width - 1] <= block) ++part;
@@ -127,10 +131,10 @@ BPC_DEVICE const int64_t* bpc_find_part(const int64_t* table, int parts, int wid
 
 // ---- the last block ----------------------------------------------------------------------------
 
-// True in every thread of the block that finishes last. What other blocks wrote before is visible
-// to it: the barrier gathers a block's writes in thread 0, whose fence releases them with the
-// ticket, and whose second fence acquires those of the blocks before. The ticket is 0 again when
-// the launch ends.
+// True in every thread of the block that finishes last, false in all others, which then return.
+// Nobody waits. What other blocks wrote before is visible to the last: the barrier gathers a
+// block's writes in thread 0, whose fence releases them with the ticket, and whose second fence
+// acquires those of the blocks before. The ticket is 0 again when the launch ends.
 BPC_DEVICE bool bpc_last_block(unsigned* ticket) {
   __shared__ bool last;
   __syncthreads();
@@ -149,9 +153,11 @@ constexpr int bpc_block_m = 64, bpc_block_n = 64, bpc_block_k = 16;
 constexpr int bpc_thread_m = 4, bpc_thread_n = 8;
 constexpr int bpc_gemm_threads = bpc_block_m * bpc_block_n / (bpc_thread_m * bpc_thread_n);
 
-// One 64 x 64 block of C = A B by 128 threads; A(i, p) = a[i a_row + p a_col], likewise B. Each
-// thread owns 4 rows x 8 columns, so that a byte of packed conditions has one writer.
-// store(row, column, count, sums) takes `count` finished sums of one row.
+// Block number `block` of the 64 x 64 blocks of C = A B, by 128 threads. A is m x k with
+// A(i, p) = a[i a_row + p a_col], B is k x n likewise; a transposed factor has its strides swapped.
+// Each thread owns 4 rows x 8 columns, so that a byte of packed conditions has one writer. Every
+// sum is one chain of fused multiply-adds over ascending p, 16 of them from shared memory at a
+// time. store(row, column, count, sums) takes `count` finished sums of one row, from `column` on.
 template <class Acc, class TA, class TB, class Store>
 BPC_DEVICE void bpc_gemm(int block, const TA* a, bpc_index a_row, bpc_index a_col, const TB* b,
                          bpc_index b_row, bpc_index b_col, bpc_index m, bpc_index n, bpc_index k,

@@ -22,6 +22,11 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
 #define __align__(n) __attribute__((aligned(n)))
+// A shared array that keeps no better alignment than its element's.
+template <class Array> struct alignas(16) sim_displaced {
+  unsigned char gap[sizeof(typename std::remove_all_extents<Array>::type)];
+  Array value;
+};
 #define warpSize 32
 #define threadIdx sim_here.thread
 #define blockIdx sim_here.block
@@ -64,13 +69,15 @@ struct dim3 {
 
 // ---- meeting ---------------------------------------------------------------------------------
 
-// A barrier is known by its line: g++ may copy the call, but it stays one barrier.
-SIM_INLINE void __syncthreads(unsigned line = __builtin_LINE()) {
-  sim_barrier(SIM_PLAIN, 0, line);
-}
-SIM_INLINE int __syncthreads_count(int p) { return sim_barrier(SIM_COUNT, p != 0, 0); }
-SIM_INLINE int __syncthreads_and(int p) { return sim_barrier(SIM_AND, p != 0, 0); }
-SIM_INLINE int __syncthreads_or(int p) { return sim_barrier(SIM_OR, p != 0, 0); }
+#define SIM_BARRIER_FUNCTION(TYPE, NAME, PARAMETERS, VOTE, PREDICATE)          \
+  SIM_INLINE TYPE NAME(PARAMETERS unsigned line = __builtin_LINE()) {          \
+    return TYPE(sim_barrier(VOTE, PREDICATE, SIM_LINE | line));                \
+  }
+#define SIM_PREDICATE int p,
+SIM_BARRIER_FUNCTION(void, __syncthreads, , SIM_PLAIN, 0)
+SIM_BARRIER_FUNCTION(int, __syncthreads_count, SIM_PREDICATE, SIM_COUNT, p != 0)
+SIM_BARRIER_FUNCTION(int, __syncthreads_and, SIM_PREDICATE, SIM_AND, p != 0)
+SIM_BARRIER_FUNCTION(int, __syncthreads_or, SIM_PREDICATE, SIM_OR, p != 0)
 SIM_INLINE void __syncwarp(unsigned mask = ~0u) { sim_warp(SIM_SYNCWARP, mask, 0, 0, 32); }
 SIM_INLINE void __threadfence_block() { sim_fence(0); }
 SIM_INLINE void __threadfence() { sim_fence(1); }

@@ -46,6 +46,9 @@ extern const sim_place sim_here;
 #endif
 // All threads of the block meet. `site` tells barriers apart where the address of the call
 // cannot (0: use the address).
+// `site` tells barriers apart: the number of one barrier, or SIM_LINE plus the line of the call,
+// which several callers of one function may share.
+#define SIM_LINE 0x80000000u
 int sim_barrier(int vote, int predicate, unsigned site);
 // All lanes of `mask` meet; the result of a shuffle, a vote or a reduction.
 uint64_t sim_warp(int operation, unsigned mask, uint64_t value, int argument, int width);

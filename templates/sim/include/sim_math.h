@@ -60,7 +60,8 @@ template <class I, class F> SIM_INLINE I sim_to_integer(F x) {
 #define SIM_ANNOUNCE(p) sim_atomic(p, sizeof *(p), __builtin_return_address(0))
 #else
 #define SIM_ATOMIC template <class T> SIM_INLINE T
-#define SIM_ANNOUNCE(p) ((void)0)
+// Another CUDA thread may change the value, so a loop must read it again.
+#define SIM_ANNOUNCE(p) asm volatile("" : : : "memory")
 #endif
 template <class T> struct sim_same {
   typedef T type;

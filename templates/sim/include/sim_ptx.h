@@ -4,8 +4,6 @@
 #include "sim_export.h"
 #include "sim_math.h"
 
-#include <immintrin.h>
-
 // ---- registers -------------------------------------------------------------------------------
 // A register has a width; an instruction reads it as a type.
 
@@ -69,6 +67,7 @@ template <class T, int N> SIM_INLINE ptx_vector<T, N> ptx_load_unchecked(uint64_
 }
 template <class T, int N> SIM_INLINE ptx_vector<T, N> ptx_load(uint64_t address, int kind) {
   PTX_CHECK(address, sizeof(T) * N, kind);
+  if (kind == SIM_VOLATILE_READ) asm volatile("" : : : "memory");
   return ptx_load_unchecked<T, N>(address);
 }
 template <class T, int N>
@@ -79,6 +78,7 @@ template <class T, int N>
 SIM_INLINE void ptx_store(uint64_t address, ptx_vector<T, N> value, int kind) {
   PTX_CHECK(address, sizeof(T) * N, kind);
   ptx_store_unchecked(address, value);
+  if (kind == SIM_VOLATILE_WRITE) asm volatile("" : : : "memory");
 }
 
 // ---- integers --------------------------------------------------------------------------------
@@ -153,7 +153,8 @@ template <class T> SIM_INLINE uint32_t ptx_leading_zeros(T a) {
 template <class T> SIM_INLINE uint32_t ptx_highest_bit(T a) {
   const T bits = a < 0 ? T(~a) : a;
   if (!bits) return ~0u;
-  return uint32_t(8 * sizeof(T) - 1) - ptx_leading_zeros(typename std::make_unsigned<T>::type(bits));
+  using Unsigned = typename std::make_unsigned<T>::type;
+  return uint32_t(8 * sizeof(T) - 1) - ptx_leading_zeros(Unsigned(bits));
 }
 template <class T> SIM_INLINE T ptx_reverse_bits(T a) {
   T result = 0;
@@ -182,11 +183,17 @@ template <class T> SIM_INLINE T ptx_min_nan(T a, T b) {
 }
 SIM_INLINE float ptx_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 SIM_INLINE double ptx_fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
-// The hardware conversions keep f16 subnormals whatever the flush mode.
-SIM_INLINE float ptx_widen(ptx_f16 h) { return _cvtsh_ss(h.bits); }
+// The hardware conversions keep f16 subnormals whatever the flush mode. (The intrinsics' header
+// would double the time that a kernel takes to compile.)
+typedef float ptx_floats __attribute__((vector_size(16)));
+typedef short ptx_halves __attribute__((vector_size(16)));
+SIM_INLINE float ptx_widen(ptx_f16 h) {
+  return __builtin_ia32_vcvtph2ps(ptx_halves{short(h.bits)})[0];
+}
 SIM_INLINE float ptx_widen(ptx_bf16 h) { return sim_bits<float>(uint32_t(h.bits) << 16); }
 SIM_INLINE ptx_f16 ptx_to_f16(float x) {
-  return {uint16_t(x != x ? 0x7fff : _cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT))};
+  constexpr int nearest = 0;
+  return {uint16_t(x != x ? 0x7fff : __builtin_ia32_vcvtps2ph(ptx_floats{x}, nearest)[0])};
 }
 SIM_INLINE ptx_bf16 ptx_to_bf16(float x) {
   const uint32_t u = sim_bits<uint32_t>(x), up = 0x7fff + (u >> 16 & 1);

@@ -11,10 +11,12 @@ namespace sim {
 
 // ---- order between blocks --------------------------------------------------------------------
 
-// What a thread has made visible at its last __threadfence: all that was ordered before it.
+// What a thread's atomic publishes: all that was ordered before its last __threadfence, and what
+// other threads of the block had fenced before it came after them.
 struct Release {
   u32 block, block_base, warp_base, stamp;
   u16 thread;
+  std::vector<u32> fences;  // by thread; empty if no other thread has fenced
 };
 // A release that a thread of the running block has read through an atomic.
 struct Observation {
@@ -23,11 +25,11 @@ struct Observation {
   u32 stamp;        // the observer's clock
   u32 fence_stamp;  // its clock at its next __threadfence; 0: none yet
 };
-struct Order_between_blocks {
+struct Releases {
   std::unordered_map<u64, std::vector<Release>> released;       // by the atomic's address
   std::unordered_map<u32, std::vector<Observation>> observed;  // by the releasing block
 };
-extern Order_between_blocks between;
+extern Releases between;
 
 // Whether thread `t` of this block comes after clock `stamp` of thread `other`.
 inline bool after_in_block(u32 other, u32 stamp, int t) {
@@ -40,7 +42,22 @@ inline bool after_in_block(u32 other, u32 stamp, int t) {
 inline bool covers(const Release& release, const Record& record) {
   if (record.stamp < release.block_base) return true;
   if (record.thread == release.thread) return record.stamp <= release.stamp;
+  if (record.thread < release.fences.size() && record.stamp <= release.fences[record.thread]) {
+    return true;
+  }
   return record.thread / lanes == release.thread / lanes && record.stamp < release.warp_base;
+}
+
+// The fences of other threads that this thread comes after.
+inline std::vector<u32> fences_before(int t) {
+  std::vector<u32> found;
+  for (int other = 0; other < S.thread_count && S.fences > 1; ++other) {
+    const u32 stamp = S.threads[other].fence_stamp;
+    if (other == t || !stamp || !after_in_block(u32(other), stamp, t)) continue;
+    found.resize(size_t(S.thread_count));
+    found[size_t(other)] = stamp;
+  }
+  return found;
 }
 
 // Acquired: the observer passed a fence after its atomic, and t comes after that fence; or t
@@ -69,6 +86,7 @@ inline bool ordered(const Record& record, int t, bool strong) {
 inline void note_fence() {
   Thread& t = me();
   t.fenced = true;
+  S.fences++;
   t.fence_stamp = t.stamp;
   t.fence_block_base = S.block_base;
   t.fence_warp_base = warp_of(S.current).base;
@@ -92,15 +110,27 @@ inline void observe(const Release& release) {
   me().observed_unfenced = true;
 }
 
+// A thread's newer release holds all that its older one at the same address held.
+inline void publish(std::vector<Release>& releases, Release release) {
+  for (Release& old : releases) {
+    if (old.block == release.block && old.thread == release.thread) {
+      old = std::move(release);
+      return;
+    }
+  }
+  releases.push_back(std::move(release));
+}
+
 // An atomic takes what others released at its address, and releases what the last fence of its
 // own thread covered, with all that the thread had acquired.
 inline void meet_at_atomic(u64 address) {
-  if (between.released.empty() && !me().fenced) return;
+  if (between.released.empty() && !S.fences) return;
   std::vector<Release>& releases = between.released[address];
   for (const Release& release : releases) {
     if (release.block != S.block) observe(release);
   }
-  if (!me().fenced) return;
+  std::vector<u32> fences = fences_before(S.current);
+  if (!me().fenced && fences.empty()) return;
   for (const auto& entry : between.observed) {
     for (const Observation& seen : entry.second) {
       const bool known = std::any_of(releases.begin(), releases.end(), [&](const Release& old) {
@@ -110,8 +140,8 @@ inline void meet_at_atomic(u64 address) {
     }
   }
   const Thread& t = me();
-  releases.push_back({S.block, t.fence_block_base, t.fence_warp_base, t.fence_stamp,
-                      u16(S.current)});
+  publish(releases, {S.block, t.fence_block_base, t.fence_warp_base, t.fence_stamp,
+                     u16(S.current), std::move(fences)});
 }
 
 // ---- one access ------------------------------------------------------------------------------
@@ -124,7 +154,8 @@ struct Access {
   bool is_copy;  // a memcpy, which needs no alignment
 };
 
-inline Report access_report(Kind kind, const char* message, const Access& a, int region, u64 offset) {
+inline Report access_report(Kind kind, const char* message, const Access& a, int region,
+                            u64 offset) {
   Report r = new_report(kind, message, a.pc);
   r.region = region;
   r.offset = offset;

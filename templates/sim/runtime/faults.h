@@ -64,6 +64,7 @@ inline void on_time(int, siginfo_t*, void* context) {
   redirect(context, [] { stop_expired(stopped_at); });
 }
 
+// Processor time, so that a busy machine does not end a launch that is merely slow.
 inline void start_timer(Handlers& kept) {
   kept.timed = S.launch.seconds > 0;
   if (!kept.timed) return;
@@ -72,7 +73,7 @@ inline void start_timer(Handlers& kept) {
   event.sigev_notify = SIGEV_THREAD_ID;
   event.sigev_signo = time_signal();
   event._sigev_un._tid = int(syscall(SYS_gettid));
-  kept.timed = timer_create(CLOCK_MONOTONIC, &event, &kept.timer) == 0;
+  kept.timed = timer_create(CLOCK_THREAD_CPUTIME_ID, &event, &kept.timer) == 0;
   const double whole = floor(S.launch.seconds);
   itimerspec when;
   when.it_value = {time_t(whole), long((S.launch.seconds - whole) * 1e9)};

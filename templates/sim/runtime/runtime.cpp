@@ -8,7 +8,7 @@
 namespace sim {
 State S;
 Slots slots;
-Order_between_blocks between;
+Releases between;
 
 constexpr unsigned flush_subnormals = 0x8040;  // MXCSR: FTZ and DAZ, as --ftz=true
 
@@ -41,9 +41,11 @@ void prepare_block(u64 index) {
   S.block = S.first_block + u32(index);
   S.clock = 1;
   S.block_base = 0;
+  S.fences = 0;
   S.alive = S.thread_count;
   S.waiting_at_barrier = 0;
-  S.current_warp = 0;
+  S.current_warp = S.launch.order == REVERSE ? S.warp_count - 1 : 0;
+  if (S.launch.order == RANDOM) S.current_warp = int(random_bits() % u32(S.warp_count));
   S.ready_warps = 0;
   between.observed.clear();
   for (int w = 0; w < S.warp_count; ++w) {

@@ -74,8 +74,8 @@ inline void report_deadlock() {
 
 [[noreturn]] inline void stop_expired(u64 pc) {
   char text[192];
-  snprintf(text, sizeof text, "the launch ran longer than %g s: an endless loop, or a block that "
-           "waits for another", S.launch.seconds);
+  snprintf(text, sizeof text, "the launch ran longer than %g s of processor time: an endless "
+           "loop, or a block that waits for another", S.launch.seconds);
   file_report(new_report(BUDGET, text, pc));
   abort_launch();
 }
@@ -145,7 +145,7 @@ inline void check_barrier(int first) {
     const Thread& b = S.threads[t];
     if (b.phase != Phase::at_barrier) continue;
     const bool other_site = b.barrier_site != a.barrier_site;
-    if (!other_site && (b.barrier_site || b.barrier_pc == a.barrier_pc)) continue;
+    if (!other_site && (!(a.barrier_site & SIM_LINE) || b.barrier_pc == a.barrier_pc)) continue;
     Report r = new_report(other_site ? DIVERGENT_BARRIER : TWO_ADDRESSES,
                           "threads of one block met at different barriers", a.barrier_pc);
     r.thread[0] = u32(first);

@@ -36,8 +36,8 @@ enum Kind {
   UNDEFINED,
   BUDGET,
   TRAP,
-  // Threads met at one barrier through two call addresses. The host looks both up: a compiler
-  // may have duplicated one barrier of the source, otherwise this is a divergent barrier.
+  // Threads met at one line through two call addresses. The host looks both up: a compiler may
+  // have copied one barrier of the source, otherwise this is a divergent barrier.
   TWO_ADDRESSES
 };
 enum AccessKind { READ = 0, WRITE = 1, ATOMIC = 2 };
@@ -158,6 +158,7 @@ struct State {
   u32 ready_warps;
   int vote_result;
   u32 clock, block_base, block, first_block, next_block = 1;
+  u32 fences;  // passed in this block
   // stacks
   char* stacks;
   std::vector<int> free_stacks;

@@ -1,0 +1,7 @@
+"""`python -m bpc` is the command `bpc`."""
+
+import sys
+
+from bpc.cli.main import main
+
+sys.exit(main())
