@@ -44,7 +44,19 @@ PLACES: dict[str, tuple[tuple[str, ...], set[str]]] = {
         ("bpc.train", "bpc.data", "bpc.diagnose", "bpc.report"),
         {*CODE, "runtime", "package"},
     ),
-    "api": (("bpc.api", "bpc.arrays", "bpc.continued", "bpc.verify"), LOOP),
+    "api": (
+        *(
+            (
+                "bpc.api",
+                "bpc.arrays",
+                "bpc.continued",
+                "bpc.predicting",
+                "bpc.trained",
+                "bpc.verify",
+            ),
+        ),
+        LOOP,
+    ),
     "cli": (("bpc.cli", "bpc.__main__"), {*LOOP, "api", "package"}),
 }
 

@@ -13,6 +13,7 @@ import click
 from bpc import __version__
 from bpc.cli.check_command import check_command
 from bpc.cli.compile_command import compile_command
+from bpc.cli.evaluate_command import evaluate_command
 from bpc.cli.explain_command import explain_command
 from bpc.cli.export_command import export_command
 from bpc.cli.graph_command import graph_command
@@ -20,6 +21,7 @@ from bpc.cli.inspect_command import inspect_command
 from bpc.cli.lint_command import lint_command
 from bpc.cli.output import emit_json, tell
 from bpc.cli.plan_command import plan_command
+from bpc.cli.predict_command import predict_command
 from bpc.cli.train_command import train_command
 from bpc.cli.verify_command import verify_command
 from bpc.errors import BpcError, BudgetError, Interrupted, NonFiniteError
@@ -47,6 +49,8 @@ cli.add_command(verify_command)
 cli.add_command(explain_command)
 cli.add_command(lint_command)
 cli.add_command(graph_command)
+cli.add_command(evaluate_command)
+cli.add_command(predict_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
