@@ -13,6 +13,7 @@ import click
 from bpc import __version__
 from bpc.cli.check_command import check_command
 from bpc.cli.compile_command import compile_command
+from bpc.cli.config_command import config_command
 from bpc.cli.evaluate_command import evaluate_command
 from bpc.cli.explain_command import explain_command
 from bpc.cli.export_command import export_command
@@ -22,6 +23,7 @@ from bpc.cli.lint_command import lint_command
 from bpc.cli.output import emit_json, tell
 from bpc.cli.plan_command import plan_command
 from bpc.cli.predict_command import predict_command
+from bpc.cli.schema_command import schema_command
 from bpc.cli.train_command import train_command
 from bpc.cli.verify_command import verify_command
 from bpc.errors import BpcError, BudgetError, Interrupted, NonFiniteError
@@ -51,6 +53,8 @@ cli.add_command(lint_command)
 cli.add_command(graph_command)
 cli.add_command(evaluate_command)
 cli.add_command(predict_command)
+cli.add_command(config_command)
+cli.add_command(schema_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

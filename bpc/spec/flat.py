@@ -40,6 +40,11 @@ def flatten(spec: Spec) -> Flat:
     return {key: _encode(value) for key, value in _values(spec)}
 
 
+def plain_values(spec: Spec) -> dict[str, object]:
+    """What `flatten` has, in full and as JSON has it."""
+    return {key: _plain(value) for key, value in _values(spec)}
+
+
 def shorten(values: Flat) -> Flat:
     """The values, or where they are very many, one digest of them all under the key `spec`."""
     text = json.dumps(values)
@@ -53,7 +58,7 @@ def compare(old: Mapping[str, str], new: Mapping[str, str], spec: Spec) -> list[
     """What differs between values that were written down and those of a spec, in its order."""
     keys = [*new, *(key for key in old if key not in new)]
     return [
-        Change(key, old.get(key), new.get(key), _place(spec, key))
+        Change(key, old.get(key), new.get(key), place_of(spec, key))
         for key in keys
         if old.get(key) != new.get(key)
     ]
@@ -127,7 +132,8 @@ def _plain(value: object) -> object:
     return str(value)
 
 
-def _place(spec: Spec, key: str) -> Span | None:
+def place_of(spec: Spec, key: str) -> Span | None:
+    """Where a value stands, or the layer or section that it belongs to."""
     origin = spec.origins.get(key)
     if isinstance(origin, Span):
         return origin
