@@ -84,7 +84,7 @@ def test_every_value_has_its_place(child: str, run: Any) -> None:
 def test_config_as_text(child: str, run: Any) -> None:
     code, out, err = run("config", child)
     assert (code, err) == (0, "")
-    assert re.search(r"^  train\.lr +0\.001 +net\.yaml:4:30$", out, re.MULTILINE)
+    assert re.search(r"^  train\.lr +0\.001 +net\.yaml:4:32$", out, re.MULTILINE)
     assert "default" not in out
     code, out, _ = run("config", child, "--resolved", "--quiet")
     assert 'train.schedule="constant"' in out.splitlines()
