@@ -121,13 +121,14 @@ def _check_cuda_tools() -> Iterator[Check]:
         "nvrtc", "--device cuda and sim, check --kernels, inspect --target cuda", _find_nvrtc
     )
     headers = next(_cuda_files("include/cuda_runtime.h"), None)
-    yield Check("cuda-headers", headers and str(headers.parent), "--device cuda", _CUDA)
+    yield Check("cuda-headers", str(headers.parent) if headers else None, "--device cuda", _CUDA)
     yield _ask("sim", "--device sim, check --kernels", _find_simulator)
     yield _ask("nvdisasm", "inspect --sass", _find_disassembler)
     for tool, package in (("cuobjdump", "nvidia-cuda-cuobjdump"), ("ptxas", "nvidia-cuda-nvcc")):
-        path = next(map(str, _cuda_files(f"bin/{tool}")), None) or shutil.which(tool)
+        paths = [str(path) for path in _cuda_files(f"bin/{tool}")]
         help = f"pip install {package}, or a CUDA toolkit"
-        yield Check(tool, path, "looking at GPU code by hand", help)
+        found = paths[0] if paths else shutil.which(tool)
+        yield Check(tool, found, "looking at GPU code by hand", help)
 
 
 def _find_nvrtc() -> str:

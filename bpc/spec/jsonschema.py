@@ -84,8 +84,8 @@ def _describe_parameter() -> Json:
 
 def _describe_function() -> Json:
     names = {"type": "array", "items": _NAME}
-    properties = {"args": names, "formula": {"type": "string"}}
-    return {"anyOf": [{"type": "string"}, _close({"properties": properties})]}
+    formula: Json = {"type": ["string", "number"]}
+    return {"anyOf": [formula, _close({"properties": {"args": names, "formula": formula}})]}
 
 
 def _describe_block() -> Json:

@@ -158,18 +158,18 @@ class FakeDriver:
     def __init__(self, version: int, names: list[str], broken: bool = False):
         self.version, self.names, self.broken = version, names, broken
 
-    def cuDriverGetVersion(self, at: Any) -> int:  # noqa: N802
+    def cuDriverGetVersion(self, at: Any) -> int:
         at._obj.value = self.version
         return 0
 
-    def cuInit(self, flags: int) -> int:  # noqa: N802
+    def cuInit(self, flags: int) -> int:
         return 999 if self.broken else 0
 
-    def cuDeviceGetCount(self, at: Any) -> int:  # noqa: N802
+    def cuDeviceGetCount(self, at: Any) -> int:
         at._obj.value = len(self.names)
         return 0
 
-    def cuDeviceGetName(self, buffer: Any, size: int, device: int) -> int:  # noqa: N802
+    def cuDeviceGetName(self, buffer: Any, size: int, device: int) -> int:
         buffer.value = self.names[device].encode()
         return 0
 
