@@ -113,8 +113,9 @@ def _run(words: list[str]) -> int:
 
 def _accept_any_name() -> None:
     """Names of files may hold bytes that are no text, and terminals may lack characters."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _let_go_of_stdout() -> int:
