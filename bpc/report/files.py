@@ -24,8 +24,8 @@ def write_text(path: Path, text: str) -> Path:
     handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     scratch = Path(name)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
-            stream.write(text)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(text.encode("utf-8", "backslashreplace"))
         scratch.chmod(0o644 & ~_umask())
         os.replace(scratch, path)
     except BaseException:

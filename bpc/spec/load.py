@@ -68,7 +68,8 @@ def load_spec(
     """Read, merge, check and expand a spec.
 
     Args:
-        path: the file; spans show it as given. `extends:` is relative to it.
+        path: the file; spans show it as given, bytes that are no text as `\\udcff`. `extends:` is
+            relative to it.
         layers: what a layer's entry may say, by op.
         losses: the same for `loss:`.
         optimizers: the same for `train.optimizer:`.
@@ -81,7 +82,8 @@ def load_spec(
             `IncompleteSpec` where the YAML itself can be read.
     """
     errors = Collector()
-    tree = read_tree(Path(path), str(path), text, errors)
+    shown = str(path).encode("utf-8", "backslashreplace").decode()
+    tree = read_tree(Path(path), shown, text, errors)
     misread = {str(item.span) for item in errors.found}
     tree = _apply_sets(tree, sets, {**layers, **losses, **optimizers}, errors, places)
     scope = Scope(errors)
