@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from statistics import median
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bpc.data.batches import Batches
-from bpc.data.read import Dataset
+from bpc.data.dataset import Dataset, Facts
 from bpc.entries import PREDICT, Entries
-from bpc.errors import Interrupted, Note, Span
+from bpc.errors import DataError, Interrupted, Note, Span
 from bpc.runtime.device import Device
 from bpc.spec.model import Spec
 from bpc.train.evaluate import Evaluation, evaluate
@@ -104,12 +108,41 @@ class _Run:
         self.folder.write_spec(_limit(self.job.spec, self.job.steps))
         self.stepper.reset(len(self.windows))
         self.job.progress.on_start(self._describe())
+        self._tell_of_data()
+        self.stepper.follow(self._batches_ahead())
         try:
             with StopRequest() as stop:
                 self._steps(stop)
+        except DataError as error:
+            raise self._stop_at_record(error) from None
         finally:
+            self.stepper.close()
             self.metrics.close()
         return self._finish("done")
+
+    def _batches_ahead(self) -> Iterator[NDArray[np.int64]]:
+        """The batches of the run in order, drawn apart from those of the step at hand."""
+        data = self.job.spec.data
+        source = Batches(self.job.data.train, data.batch, self.job.spec.seed, data.shuffle)
+        windows = replace(self.windows, source=source)
+        return (rows for index in range(len(windows)) for rows in windows[index].batches)
+
+    def _tell_of_data(self) -> None:
+        """Keep what the training part said of the data, and log which rows were left out."""
+        data = self.job.data
+        if data.facts != Facts():
+            self.folder.write_data(data.facts.to_json())
+        if data.left_out:
+            row = {"step": 0, "event": "rows left out", "rows": data.left_out}
+            self.metrics.write({**row, "notes": [note.text for note in data.notes]})
+
+    def _stop_at_record(self, error: DataError) -> Exception:
+        """The error of a row that cannot be used, after saving the weights."""
+        self.metrics.write({"step": self.tally.step, "event": "stopped"})
+        diagnostic = error.diagnostics[0]
+        kept = Note(f"the weights after step {self.tally.step} are in {self.folder.path}")
+        self._finish("bad-record", error=diagnostic.to_json())
+        return DataError([replace(diagnostic, notes=(*diagnostic.notes, kept))])
 
     def _steps(self, stop: StopRequest) -> None:
         total = len(self.windows)
@@ -270,6 +303,7 @@ class _Run:
                 "test_accuracy": evaluation.accuracy if evaluation else None,
             },
             "test_rows": len(self.job.data.test["target"]),
+            "rows_left_out": self.job.data.left_out,
             "run_dir": str(self.folder.path),
             "seconds": tally.seconds,
             "notes": _make_notes(self.job, tally),
