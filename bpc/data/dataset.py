@@ -20,13 +20,13 @@ class Facts:
     """What the training part said, so that other rows can be treated alike.
 
     `classes` are their names by number, None for value targets. `fills` are the values for
-    elements that an input lacks, in the order of a row.
+    elements that an input lacks, in the order of a row. `rows` are those trained on and held out.
     """
 
     classes: tuple[str, ...] | None = None
     scales: Mapping[str, Scale] = field(default_factory=dict)
     fills: Mapping[str, list[float]] = field(default_factory=dict)
-    inputs: tuple[str, ...] = ()
+    rows: tuple[int, int] = (0, 0)
 
     def prepare(self, raw: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Inputs [rows, ...] of a file, NaN for what is missing, as the model takes them."""
@@ -44,6 +44,7 @@ class Facts:
             "classes": None if self.classes is None else list(self.classes),
             "normalise": {name: scale.to_json() for name, scale in self.scales.items()},
             "missing": dict(self.fills),
+            "rows": list(self.rows),
         }
 
 
@@ -51,7 +52,9 @@ def facts_from_json(found: Mapping[str, Any]) -> Facts:
     """What `Facts.to_json` wrote, as a run keeps it in `data.json`."""
     classes = found.get("classes")
     scales = {name: scale_from_json(scale) for name, scale in found["normalise"].items()}
-    return Facts(None if classes is None else tuple(classes), scales, dict(found["missing"]))
+    names = None if classes is None else tuple(classes)
+    train, test = found["rows"]
+    return Facts(names, scales, dict(found["missing"]), (train, test))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bpc.data.batches import Batches
 from bpc.data.stored import StoredRows
 
 Array = NDArray[Any]
@@ -19,7 +20,21 @@ Batch = dict[str, Array]
 HANDOVER_SECONDS = 200e-6
 """A thread is used when taking a batch lasts longer: handing one over costs 50 to 100 us."""
 
-_WEIGHT = 0.1  # of the latest batch in the mean of what taking one lasts
+_SLOW_ENOUGH = 4
+_SLOWEST = 16
+
+
+def iterate(part: Mapping[str, Any], source: Batches) -> Iterator[Batch]:
+    """The batches of one pass over a part in its own order, read ahead where that saves time."""
+    feeder = Feeder(part)
+    arrays = {name: array for name, array in part.items() if isinstance(array, np.ndarray)}
+    feeder.follow(source.rows(0, step) for step in range(len(source)))
+    try:
+        for step in range(len(source)):
+            rows = source.rows(0, step)
+            yield {name: array[rows] for name, array in arrays.items()} | feeder.take(rows)
+    finally:
+        feeder.close()
 
 
 class Feeder:
@@ -32,17 +47,15 @@ class Feeder:
 
     def __init__(self, part: Mapping[str, Any], threaded: bool | None = None):
         """`threaded`: always or never; None: as soon as batches take long enough."""
-        self._columns = {n: rows for n, rows in part.items() if isinstance(rows, StoredRows)}
+        self._columns: dict[str, StoredRows] = {
+            n: rows for n, rows in part.items() if isinstance(rows, StoredRows)
+        }
+        self.needed = bool(self._columns)
         self._threaded = threaded
-        self._mean_seconds = 0.0
+        self._slow = 0
         self._upcoming: Iterator[Rows] = iter(())
         self._executor: ThreadPoolExecutor | None = None
-        self._ahead: tuple[Rows, Future[Batch]] | None = None
-
-    @property
-    def needed(self) -> bool:
-        """Whether there is anything to take."""
-        return bool(self._columns)
+        self._ahead: tuple[Rows, Future[tuple[Batch, float]]] | None = None
 
     @property
     def reads_ahead(self) -> bool:
@@ -61,19 +74,15 @@ class Feeder:
             DataError: a row cannot be used.
         """
         ahead, self._ahead = self._ahead, None
-        if ahead is not None and np.array_equal(ahead[0], rows):
-            batch = ahead[1].result()
-            self._send_next()
-            return batch
-        if ahead is not None:  # something else is asked for than was told
+        if ahead is not None and not np.array_equal(ahead[0], rows):  # others than were foretold
             ahead[1].cancel()
-            self._upcoming = iter(())
-            return self._read(rows)
-        started = time.perf_counter()
-        batch = self._read(rows)
-        self._note(time.perf_counter() - started)
-        next(self._upcoming, None)  # that was this one
-        if self._threaded or (self._threaded is None and self._mean_seconds > HANDOVER_SECONDS):
+            self._upcoming, ahead = iter(()), None
+        if ahead is None:
+            batch, seconds = self._read(rows)
+            next(self._upcoming, None)  # which was this batch
+        else:
+            batch, seconds = ahead[1].result()
+        if self._is_worthwhile(seconds):
             self._send_next()
         return batch
 
@@ -84,12 +93,21 @@ class Feeder:
             self._executor.shutdown(cancel_futures=True)
             self._executor = None
 
-    def _read(self, rows: Rows) -> Batch:
-        return {name: column[rows] for name, column in self._columns.items()}
+    def _read(self, rows: Rows) -> tuple[Batch, float]:
+        started = time.perf_counter()
+        batch = {name: column[rows] for name, column in self._columns.items()}
+        return batch, time.perf_counter() - started
 
-    def _note(self, seconds: float) -> None:
-        weight = _WEIGHT if self._mean_seconds else 1.0
-        self._mean_seconds += weight * (seconds - self._mean_seconds)
+    def _is_worthwhile(self, seconds: float) -> bool:
+        """Whether to read the next batch ahead, now that one took so long.
+
+        Some in a row have to be slow, since the first one of a file always is.
+        """
+        if self._threaded is not None:
+            return self._threaded
+        self._slow += 1 if seconds > HANDOVER_SECONDS else -1
+        self._slow = max(0, min(self._slow, _SLOWEST))
+        return self._slow >= _SLOW_ENOUGH
 
     def _send_next(self) -> None:
         rows = next(self._upcoming, None)

@@ -40,7 +40,8 @@ def read_files(source: str, options: Options, where: Where) -> Dataset:
     fills = _find_fills(halves[0], options)
     train, test = (_fill(half, fills) for half in halves)
     scales = find_scales(train, options, where)
-    facts = Facts(prepared.classes, scales, fills, tuple(train.columns)[:-1])
+    rows = (len(train.rows), len(test.rows))
+    facts = Facts(prepared.classes, scales, fills, rows)
     made = [_deliver(half, scales, skip, where) for half in (train, test)]
     same = (
         prepared.train.rows is prepared.test.rows

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,11 @@ from bpc.data.sources.faults import (
     fault,
     quote,
 )
-from bpc.data.sources.files import keep, quote_path, stamp_file
-from bpc.data.sources.idx import open_idx
+from bpc.data.sources.files import is_packed, quote_path
+from bpc.data.sources.idx import open_idx, read_header
 from bpc.data.sources.npy import open_npy
 from bpc.data.sources.npz import Archive
-from bpc.data.sources.records import BadRows, Column, Labels, Records, column_of
+from bpc.data.sources.records import BadRows, Column, DeferredColumn, Labels, Records, column_of
 from bpc.data.sources.shapes import fit_shape
 from bpc.errors import Span
 
@@ -30,6 +31,28 @@ Options = Mapping[str, Any]
 _TARGETS = ("target", "y", "labels")
 _ROWS_AT_ONCE = 1 << 20
 _MOST_REASONS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """An array that is known by its header."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    load: Callable[[], Array]
+    mapped: bool
+
+    def column(self, shape: tuple[int, ...] | None = None) -> Column:
+        """It as a column whose rows have this shape."""
+        if self.mapped:
+            return column_of(self.load(), shape)
+        return DeferredColumn(
+            self.shape[0], self.shape[1:] if shape is None else shape, self.dtype, self.load
+        )
+
+
+def _stored(array: Array) -> _Stored:
+    return _Stored(array.dtype, array.shape, lambda: array, mapped=True)
 
 
 def open_npz_file(options: Options, where: Where, test: bool) -> Records:
@@ -44,17 +67,19 @@ def open_npz_file(options: Options, where: Where, test: bool) -> Records:
     target = options.get("target") or _find_target(archive, path, span)
     names = _choose_members(archive, options.get("inputs"), target)
     if not names:
-        message = f"{quote_path(path)} has no array beside {quote(target)}"
-        raise fault(NOT_THERE, message, span)
+        raise fault(NOT_THERE, f"{quote_path(path)} has no array beside {quote(target)}", span)
     arrays = {
-        name: archive.load(member, where.at(f"inputs.{name}", f"inputs.{place}", "inputs"))
-        for place, (name, member) in enumerate(names.items())
+        name: _member(archive, member, where.at(f"inputs.{name}", f"inputs.{at}", "inputs"))
+        for at, (name, member) in enumerate(names.items())
     }
-    stamp = stamp_file(path, span)
-    packed = {name for name, array in arrays.items() if not isinstance(array, np.memmap)}
-    for name in packed:  # kept from describing to reading
-        arrays[name] = keep((stamp, names[name]), lambda array=arrays[name]: array)  # type: ignore[misc]
-    return _to_records(arrays, archive.load(target, where.at("target")), path, options, where, span)
+    found = _member(archive, target, where.at("target"))
+    return _to_records(arrays, found, path, options, where, span)
+
+
+def _member(archive: Archive, name: str, span: Span) -> _Stored:
+    header = archive.header(name, span)
+    mapped = archive.is_mapped(name)
+    return _Stored(header.dtype, header.shape, lambda: archive.load(name, span), mapped)
 
 
 def _find_target(archive: Archive, path: str, span: Span) -> str:
@@ -84,11 +109,13 @@ def open_npy_files(options: Options, where: Where, test: bool) -> Records:
         raise fault(BAD_OPTION, message, where.at("test_inputs", "test_target"))
     given, key = options[f"{prefix}inputs"], f"{prefix}inputs"
     paths = given if isinstance(given, Mapping) else {"x": given}
-    arrays = {name: open_npy(path, where.at(f"{key}.{name}", key)) for name, path in paths.items()}
-    path, span = options[f"{prefix}target"], where.at(f"{prefix}target")
-    return _to_records(
-        arrays, open_npy(path, span), next(iter(paths.values())), options, where, span
-    )
+    arrays = {
+        name: _stored(open_npy(path, where.at(f"{key}.{name}", key)))
+        for name, path in paths.items()
+    }
+    span = where.at(f"{prefix}target")
+    target = _stored(open_npy(options[f"{prefix}target"], span))
+    return _to_records(arrays, target, next(iter(paths.values())), options, where, span)
 
 
 def open_idx_pair(options: Options, where: Where, test: bool) -> Records:
@@ -98,14 +125,19 @@ def open_idx_pair(options: Options, where: Where, test: bool) -> Records:
         message = "a part to test on needs both test_images and test_labels"
         raise fault(BAD_OPTION, message, where.at("test_images", "test_labels"))
     path, span = options[f"{prefix}images"], where.at(f"{prefix}images")
-    images = keep(stamp_file(path, span), lambda: open_idx(path, span))
-    labels = open_idx(options[f"{prefix}labels"], where.at(f"{prefix}labels"))
-    return _to_records({"x": images}, labels, path, options, where, span)
+    target = _idx(options[f"{prefix}labels"], where.at(f"{prefix}labels"))
+    return _to_records({"x": _idx(path, span)}, target, path, options, where, span)
+
+
+def _idx(path: str, span: Span) -> _Stored:
+    header = read_header(path, span)
+    mapped = not is_packed(path, span)
+    return _Stored(header.dtype, header.shape, lambda: open_idx(path, span), mapped)
 
 
 def _to_records(
-    arrays: Mapping[str, Array],
-    target: Array,
+    arrays: Mapping[str, _Stored],
+    target: _Stored,
     path: str,
     options: Options,
     where: Where,
@@ -117,16 +149,14 @@ def _to_records(
         _check_name(name, where)
         wished = options.get("shape") if len(arrays) == 1 else None
         shape = fit_shape(array.shape[1:], wished, f"the input {name}", where)
-        inputs[name] = column_of(array, shape)
+        inputs[name] = array.column(shape)
     if not _is_class(target, options, where):
-        return Records(
-            inputs, lambda row: f"{quote_path(path)}, row {row}", None, column_of(target)
-        )
-    labels, bad = _read_labels(target, path)
+        return Records(inputs, lambda row: f"{quote_path(path)}, row {row}", None, target.column())
+    labels, bad = _read_labels(target.load(), path)
     return Records(inputs, lambda row: f"{quote_path(path)}, row {row}", labels, None, bad)
 
 
-def _check_counts(arrays: Mapping[str, Array], target: Array, span: Span) -> None:
+def _check_counts(arrays: Mapping[str, _Stored], target: _Stored, span: Span) -> None:
     counts = {name: array.shape[0] for name, array in (*arrays.items(), ("target", target))}
     if len(set(counts.values())) > 1:
         told = ", ".join(f"{name} {count:,}" for name, count in counts.items())
@@ -143,7 +173,7 @@ def _check_name(name: str, where: Where) -> None:
     raise fault(BAD_OPTION, message, where.at("inputs", "file"), help)
 
 
-def _is_class(target: Array, options: Options, where: Where) -> bool:
+def _is_class(target: _Stored, options: Options, where: Where) -> bool:
     """Flat whole numbers are classes unless the spec says values."""
     task, told = options.get("task"), options.get("classes")
     if task == "values":
@@ -151,7 +181,7 @@ def _is_class(target: Array, options: Options, where: Where) -> bool:
             message = "task: values has no classes"
             raise fault(BAD_OPTION, message, where.at("classes"), "leave one of the two out")
         return False
-    flat = target.ndim == 1
+    flat = len(target.shape) == 1
     asked = task == "classes" or told is not None
     if asked and not flat:
         message = f"the target has shape {list(target.shape)}; classes are one number a row"

@@ -16,14 +16,15 @@ from bpc.data.sources.faults import (
     BAD_OPTION,
     NOT_THERE,
     TOO_FEW,
+    TOO_LARGE,
     Where,
     fault,
     quote,
     suggest,
 )
-from bpc.data.sources.files import open_plain, quote_path
+from bpc.data.sources.files import DAMAGED, broken_gzip, open_plain, quote_path
 from bpc.errors import BpcError, Span
-from bpc.types import count_of
+from bpc.types import count_of, format_bytes
 
 MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
 """What stands in a cell that holds nothing, in small letters."""
@@ -31,6 +32,7 @@ MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
 _DELIMITERS = (",", ";", "\t", "|")
 _MOST_COLUMNS = 1 << 16
 _FIRST_ROWS = 2
+_LONGEST_LINE = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ def rows_of(
     Raises:
         DataError: quotes that do not end, a cell over 131,072 characters, or not UTF-8.
     """
-    reader = csv.reader(text, delimiter=delimiter, strict=True)
+    reader = csv.reader(lines_of(text, path, span), delimiter=delimiter, strict=True)
     while True:
         try:
             row = next(reader, None)
@@ -82,11 +84,26 @@ def rows_of(
             message = f"{quote_path(path)}, line {reader.line_num}: {error}"
             raise fault(BAD_FORMAT, message, span, "a quote opens and closes a cell") from None
         except UnicodeDecodeError as error:
-            raise _not_utf8(path, reader.line_num + 1, error, span) from None
+            raise _not_utf8(path, reader.line_num, error, span) from None
+        except DAMAGED as error:
+            raise broken_gzip(path, error, span) from None
         if row is None:
             return
         if row:
             yield reader.line_num, row
+
+
+def lines_of(text: IO[str], path: str, span: Span) -> Iterator[str]:
+    """The lines of a text, none of them longer than 16 MiB.
+
+    Raises:
+        DataError: one is.
+    """
+    while line := text.readline(_LONGEST_LINE):
+        if len(line) == _LONGEST_LINE:
+            message = f"{quote_path(path)} has a line of more than {format_bytes(_LONGEST_LINE)}"
+            raise fault(TOO_LARGE, message, span, "a row of a CSV file ends with its line")
+        yield line
 
 
 def _not_utf8(path: str, line: int, error: UnicodeDecodeError, span: Span) -> BpcError:
@@ -122,7 +139,9 @@ def _find_delimiter(path: str, span: Span) -> str:
     """The one of , ; tab | that the first line has most of outside of quotes."""
     with opened(path, span) as text:
         try:
-            line = next((line for line in text if line.strip()), "")
+            line = next((line for line in lines_of(text, path, span) if line.strip()), "")
+        except DAMAGED as error:
+            raise broken_gzip(path, error, span) from None
         except UnicodeDecodeError as error:
             raise _not_utf8(path, 0, error, span) from None
     bare = "".join(line.split('"')[::2])

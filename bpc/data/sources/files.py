@@ -9,8 +9,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from contextlib import suppress
-from io import BytesIO
-from typing import IO, Any, TypeVar
+from typing import IO, Any, TypeVar, cast
 
 from bpc.data.sources.faults import BAD_FORMAT, TOO_LARGE, UNREADABLE, fault, quote, suggest
 from bpc.errors import BpcError, Span
@@ -21,6 +20,9 @@ MOST_UNPACKED = 2 << 30
 
 _DEFLATE_RATIO = 1032
 """The most that deflate packs: 258 bytes into 2 bits."""
+
+DAMAGED = (OSError, EOFError, zlib.error)
+"""What reading a packed file raises where it is damaged."""
 
 _PIECE = 1 << 20
 _MOST_NEIGHBOURS = 10_000
@@ -95,7 +97,7 @@ def read_start(path: str, count: int, span: Span) -> bytes:
         try:
             with gzip.open(file) as packed:
                 return packed.read(count)
-        except (OSError, EOFError, zlib.error) as error:
+        except DAMAGED as error:
             raise broken_gzip(path, error, span) from None
 
 
@@ -120,14 +122,16 @@ def unpack(path: str, span: Span, most: int = MOST_UNPACKED) -> bytes:
                     if size > most:
                         raise too_large(path, f"more than {format_bytes(most)}", span)
                     parts.append(piece)
-        except (OSError, EOFError, zlib.error) as error:
+        except DAMAGED as error:
             raise broken_gzip(path, error, span) from None
     return b"".join(parts)
 
 
 def open_plain(path: str, span: Span) -> IO[bytes]:
-    """A file opened to be read, unpacked into memory first if it is packed with gzip."""
-    return BytesIO(unpack(path, span)) if is_packed(path, span) else open_file(path, span)
+    """A file opened to be read, unpacked while it is read if it is packed with gzip."""
+    if is_packed(path, span):
+        return cast(IO[bytes], gzip.open(path, "rb"))
+    return open_file(path, span)
 
 
 def can_hold(packed_bytes: int, unpacked_bytes: int) -> bool:

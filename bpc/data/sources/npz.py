@@ -61,6 +61,10 @@ class Archive:
             self._headers[name] = self._read_header(name, span)
         return self._headers[name]
 
+    def is_mapped(self, name: str) -> bool:
+        """Whether the array can be used without being unpacked."""
+        return self._infos[name].compress_type == zipfile.ZIP_STORED
+
     def load(self, name: str, span: Span) -> NDArray[Any]:
         """The array: mapped if it is stored as it is, else unpacked into memory.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,10 +33,6 @@ class Column(Protocol):
     def row_bytes(self) -> int:
         """Bytes of a row as it is stored."""
 
-    @property
-    def held(self) -> bool:
-        """Whether all of it is in memory."""
-
     def __len__(self) -> int:
         """The number of rows."""
 
@@ -56,11 +53,6 @@ class ArrayColumn:
         """Bytes of a row as it is stored."""
         return self.array.nbytes // len(self.array)
 
-    @property
-    def held(self) -> bool:
-        """Whether all of it is in memory."""
-        return not isinstance(self.array, np.memmap)
-
     def __len__(self) -> int:
         return len(self.array)
 
@@ -70,9 +62,39 @@ class ArrayColumn:
         return taken.reshape(len(rows), *self.shape)
 
 
+class DeferredColumn:
+    """Numbers that have to be unpacked, which happens when the first row is asked for."""
+
+    def __init__(
+        self,
+        rows: int,
+        shape: tuple[int, ...],
+        stored: np.dtype[Any],
+        load: Callable[[], Array],
+    ):
+        """`load` gives all numbers, of the type `stored`, the first axis counting the rows."""
+        self.shape = shape
+        self.dtype = delivered(stored)
+        self.row_bytes = prod(shape) * stored.itemsize
+        self._rows = rows
+        self._load = load
+        self._array: Array | None = None
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def take(self, rows: Rows) -> Array:
+        """The rows with these numbers."""
+        if self._array is None:
+            self._array = self._load()
+        taken: Array = self._array[rows].reshape(len(rows), *self.shape)
+        return taken
+
+
 def column_of(array: Array, shape: tuple[int, ...] | None = None) -> ArrayColumn:
     """Numbers as a column, with rows of `shape`, which has as many elements as they have."""
-    return ArrayColumn(array, array.shape[1:] if shape is None else shape, delivered(array.dtype))
+    plain = np.asarray(array)  # what is mapped stays so, and is indexed faster without its class
+    return ArrayColumn(plain, array.shape[1:] if shape is None else shape, delivered(array.dtype))
 
 
 def delivered(dtype: np.dtype[Any]) -> DType:

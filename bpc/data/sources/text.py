@@ -24,7 +24,7 @@ from bpc.data.sources.files import (
     is_packed,
     keep,
     measure_file,
-    open_plain,
+    open_file,
     quote_path,
     stamp_file,
     unpack,
@@ -85,11 +85,6 @@ class WindowColumn:
     def row_bytes(self) -> int:
         """Bytes of a row as it is stored."""
         return self.length * self.codes.itemsize
-
-    @property
-    def held(self) -> bool:
-        """Whether it is an array: rows are made when they are asked for."""
-        return False
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -158,13 +153,16 @@ def _read_bytes(path: str, span: Span) -> _Text:
 
 
 def _read_characters(path: str, span: Span) -> _Text:
-    size = measure_file(path, span).st_size
-    if size > MOST_UNPACKED:
-        message = f"{quote_path(path)} has {format_bytes(size)}, characters are read into memory"
-        help = f"the most is {format_bytes(MOST_UNPACKED)}; unit: bytes maps the file"
-        raise fault(TOO_LARGE, message, span, help)
-    with open_plain(path, span) as file:
-        raw = file.read()
+    if is_packed(path, span):
+        raw = unpack(path, span)
+    else:
+        size = measure_file(path, span).st_size
+        if size > MOST_UNPACKED:
+            message = f"{quote_path(path)} has {format_bytes(size)}, characters are read at once"
+            help = f"the most is {format_bytes(MOST_UNPACKED)}; unit: bytes maps the file"
+            raise fault(TOO_LARGE, message, span, help)
+        with open_file(path, span) as file:
+            raw = file.read(MOST_UNPACKED)
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
