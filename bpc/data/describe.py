@@ -132,6 +132,15 @@ def _check_names(source: str, options: Mapping[str, object], span: Span) -> None
                 span,
                 help=suggest(name, known),
             )
+    if source in FILE_OPTIONS:
+        _check_required(source, options, span)
+
+
+def _check_required(source: str, options: Mapping[str, object], span: Span) -> None:
+    for option in FILE_OPTIONS[source]:
+        if option.required and option.name not in options:
+            message = f"data source '{source}' needs {option.name}"
+            raise DataError.at("BPC0404", message, span, help=f"{option.name}: {option.help}")
 
 
 def _describe_files(source: str, options: Mapping[str, object], where: Where) -> Description:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -13,7 +13,7 @@ from bpc.data.dataset import Dataset, Facts
 from bpc.data.scale import Scale, measure, read_given
 from bpc.data.sources.faults import BAD_OPTION, BAD_RECORD, Where, fault, quote, suggest
 from bpc.data.sources.prepare import SKIP_HELP, leave_out, prepare
-from bpc.data.sources.records import NUMPY_TYPES, Column, Half, Rows, column_of
+from bpc.data.sources.records import NUMPY_TYPES, Array, Column, Half, Rows, column_of
 from bpc.data.stored import StoredRows, convert, delivered_type, find_bad, pieces, say_not_finite
 from bpc.errors import Note
 from bpc.types import F32, F64, count_of
@@ -36,33 +36,31 @@ def read_files(source: str, options: Options, where: Where) -> Dataset:
     """
     prepared = prepare(source, options, where)
     skip = options.get("on_bad") == "skip"
-    halves = [_check(half, skip, where) for half in (prepared.train, prepared.test)]
-    fills = _find_fills(halves[0], options)
-    train, test = (_fill(half, fills) for half in halves)
+    train = _check(prepared.train, skip)
+    same = prepared.test is prepared.train
+    test = train if same else _check(prepared.test, skip)
+    fills = _find_fills(train, options)
+    train, test = _fill(train, fills), _fill(test, fills)
     scales = find_scales(train, options, where)
-    rows = (len(train.rows), len(test.rows))
-    facts = Facts(prepared.classes, scales, fills, rows)
-    made = [_deliver(half, scales, skip, where) for half in (train, test)]
-    same = (
-        prepared.train.rows is prepared.test.rows
-        and prepared.train.records is prepared.test.records
+    facts = Facts(prepared.classes, scales, fills, (len(train.rows), len(test.rows)))
+    first = _deliver(train, scales, skip)
+    halves = (train,) if same else (train, test)
+    return Dataset(
+        first,
+        first if same else _deliver(test, scales, skip),
+        _make_notes(halves, where),
+        facts,
+        sum(half.left_out for half in halves),
     )
-    notes = _make_notes((train,) if same else (train, test), where)
-    left_out = train.left_out + (0 if same else test.left_out)
-    return Dataset(made[0], made[0] if same else made[1], notes, facts, left_out)
-
-
-def _bytes(column: Column, rows: int, scale: Scale | None) -> int:
-    return rows * prod(column.shape) * delivered_type(column, scale).bits // 8
 
 
 def _stays(column: Column, rows: int, scaled: bool) -> bool:
-    """Whether the rows of a column stay where they are."""
+    """Whether the rows of a column stay where they are: as arrays they would be too large."""
     bits = 64 if scaled else column.dtype.bits
     return rows * prod(column.shape) * bits // 8 > MOST_HELD
 
 
-def _check(half: Half, skip: bool, where: Where) -> Half:
+def _check(half: Half, skip: bool) -> Half:
     """The half without rows that are not finite; those that stay in a file are not read for it.
 
     Raises:
@@ -79,7 +77,7 @@ def _check(half: Half, skip: bool, where: Where) -> Half:
             room = _REASONS_KEPT - len(reasons)
             told = [(int(numbers[at]), raw[at]) for at in places[:room]]
             reasons += [say_not_finite(name, half, row, values) for row, values in told]
-        half = leave_out(half, np.concatenate(bad), reasons, skip, BAD_RECORD, where.span)
+        half = leave_out(half, np.concatenate(bad), reasons, skip, BAD_RECORD)
     return half
 
 
@@ -140,16 +138,16 @@ def find_scales(train: Half, options: Options, where: Where) -> dict[str, Scale]
         if isinstance(kind, Mapping):
             found[name] = read_given(kind, column.shape, name, where)
         elif kind != "none":
-            raws = _finite_pieces(train, name, where)
+            raws = _finite_pieces(train, name)
             found[name] = measure(raws, column.shape, kind, shared)
     return found
 
 
-def _finite_pieces(half: Half, name: str, where: Where) -> Any:
+def _finite_pieces(half: Half, name: str) -> Iterator[Array]:
     for numbers, raw in pieces(half.columns[name], half.rows):
         for at in find_bad(raw)[:1]:
             message = say_not_finite(name, half, int(numbers[at]), raw[at])
-            raise fault(BAD_RECORD, message, where.span, SKIP_HELP)
+            raise fault(BAD_RECORD, message, half.records.span, SKIP_HELP)
         yield raw
 
 
@@ -165,16 +163,16 @@ def _spread(wish: Any, inputs: list[str], where: Where) -> dict[str, Any]:
     return dict(wish)
 
 
-def _deliver(half: Half, scales: Mapping[str, Scale], skip: bool, where: Where) -> dict[str, Any]:
+def _deliver(half: Half, scales: Mapping[str, Scale], skip: bool) -> dict[str, Any]:
     """Arrays by name, or what stands for one that stays in its file."""
     made: dict[str, Any] = {}
     for name, column in half.columns.items():
         scale = scales.get(name)
         dtype = np.dtype(NUMPY_TYPES[delivered_type(column, scale)])
         if _stays(column, len(half.rows), False):
-            made[name] = StoredRows(name, half, scale, skip, where.span)
+            made[name] = StoredRows(name, half, scale, skip)
         elif _stays(column, len(half.rows), scale is not None):
-            made[name] = StoredRows(name, half, scale, True, where.span)
+            made[name] = StoredRows(name, half, scale, True)
         else:
             array = np.empty((len(half.rows), *column.shape), dtype)
             start = 0

@@ -13,7 +13,7 @@ from bpc.data.scale import Scale
 from bpc.data.sources.faults import BAD_RECORD, fault
 from bpc.data.sources.prepare import SKIP_HELP
 from bpc.data.sources.records import NUMPY_TYPES, Column, Half, Rows
-from bpc.errors import BpcError, Span
+from bpc.errors import BpcError
 from bpc.types import F64, DType
 
 Array = NDArray[Any]
@@ -33,7 +33,6 @@ class StoredRows:
     half: Half
     scale: Scale | None
     checked: bool
-    span: Span
 
     @property
     def column(self) -> Column:
@@ -82,7 +81,7 @@ class StoredRows:
         bad = find_bad(raw)
         if len(bad):
             row = int(bad[0])
-            raise not_finite(self.name, self.half, int(numbers[row]), raw[row], self.span)
+            raise not_finite(self.name, self.half, int(numbers[row]), raw[row])
 
 
 def delivered_type(column: Column, scale: Scale | None) -> DType:
@@ -117,9 +116,9 @@ def say_not_finite(name: str, half: Half, row: int, values: Array) -> str:
     return f"{half.records.name_row(row)}: {name} is {value}{where}, not a finite number"
 
 
-def not_finite(name: str, half: Half, row: int, values: Array, span: Span) -> BpcError:
+def not_finite(name: str, half: Half, row: int, values: Array) -> BpcError:
     """The error of a row that holds an inf or a NaN."""
-    return fault(BAD_RECORD, say_not_finite(name, half, row, values), span, SKIP_HELP)
+    return fault(BAD_RECORD, say_not_finite(name, half, row, values), half.records.span, SKIP_HELP)
 
 
 def pieces(column: Column, rows: Rows) -> Iterator[tuple[Rows, Array]]:

@@ -37,6 +37,7 @@ _MOST_REASONS = 1000
 class _Stored:
     """An array that is known by its header."""
 
+    path: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     load: Callable[[], Array]
@@ -51,8 +52,9 @@ class _Stored:
         )
 
 
-def _stored(array: Array) -> _Stored:
-    return _Stored(array.dtype, array.shape, lambda: array, mapped=True)
+def _npy(path: str, span: Span) -> _Stored:
+    array = open_npy(path, span)
+    return _Stored(path, array.dtype, array.shape, lambda: array, mapped=True)
 
 
 def open_npz_file(options: Options, where: Where, test: bool) -> Records:
@@ -79,7 +81,9 @@ def open_npz_file(options: Options, where: Where, test: bool) -> Records:
 def _member(archive: Archive, name: str, span: Span) -> _Stored:
     header = archive.header(name, span)
     mapped = archive.is_mapped(name)
-    return _Stored(header.dtype, header.shape, lambda: archive.load(name, span), mapped)
+    return _Stored(
+        archive.path, header.dtype, header.shape, lambda: archive.load(name, span), mapped
+    )
 
 
 def _find_target(archive: Archive, path: str, span: Span) -> str:
@@ -109,13 +113,9 @@ def open_npy_files(options: Options, where: Where, test: bool) -> Records:
         raise fault(BAD_OPTION, message, where.at("test_inputs", "test_target"))
     given, key = options[f"{prefix}inputs"], f"{prefix}inputs"
     paths = given if isinstance(given, Mapping) else {"x": given}
-    arrays = {
-        name: _stored(open_npy(path, where.at(f"{key}.{name}", key)))
-        for name, path in paths.items()
-    }
-    span = where.at(f"{prefix}target")
-    target = _stored(open_npy(options[f"{prefix}target"], span))
-    return _to_records(arrays, target, next(iter(paths.values())), options, where, span)
+    arrays = {name: _npy(path, where.at(f"{key}.{name}", key)) for name, path in paths.items()}
+    target = _npy(options[f"{prefix}target"], where.at(f"{prefix}target"))
+    return _to_records(arrays, target, next(iter(paths.values())), options, where, where.at(key))
 
 
 def open_idx_pair(options: Options, where: Where, test: bool) -> Records:
@@ -132,7 +132,7 @@ def open_idx_pair(options: Options, where: Where, test: bool) -> Records:
 def _idx(path: str, span: Span) -> _Stored:
     header = read_header(path, span)
     mapped = not is_packed(path, span)
-    return _Stored(header.dtype, header.shape, lambda: open_idx(path, span), mapped)
+    return _Stored(path, header.dtype, header.shape, lambda: open_idx(path, span), mapped)
 
 
 def _to_records(
@@ -151,9 +151,14 @@ def _to_records(
         shape = fit_shape(array.shape[1:], wished, f"the input {name}", where)
         inputs[name] = array.column(shape)
     if not _is_class(target, options, where):
-        return Records(inputs, lambda row: f"{quote_path(path)}, row {row}", None, target.column())
-    labels, bad = _read_labels(target.load(), path)
-    return Records(inputs, lambda row: f"{quote_path(path)}, row {row}", labels, None, bad)
+        return Records(inputs, _namer(path), span, None, target.column())
+    labels, bad = _read_labels(target.load(), target.path)
+    name_target = _namer(target.path)
+    return Records(inputs, _namer(path), span, labels, None, bad, name_target=name_target)
+
+
+def _namer(path: str) -> Callable[[int], str]:
+    return lambda row: f"{quote_path(path)}, row {row}"
 
 
 def _check_counts(arrays: Mapping[str, _Stored], target: _Stored, span: Span) -> None:

@@ -94,4 +94,5 @@ def say_unknown(records: Records, row: int, classes: Classes) -> str:
     found = str(code) if labels.names is None else quote(labels.names[code])
     listed = ", ".join(classes.names[:8]) + (", ..." if len(classes.names) > 8 else "")
     where = "is not one of" if classes.told else "is not in the part that is trained on:"
-    return f"{records.name_row(row)}: class {found} {where} {listed}"
+    name = records.name_target or records.name_row
+    return f"{name(row)}: class {found} {where} {listed}"

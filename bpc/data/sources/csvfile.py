@@ -27,7 +27,6 @@ from bpc.data.sources.faults import (
     BAD_OPTION,
     BAD_SHAPE,
     NOT_THERE,
-    TOO_FEW,
     Where,
     fault,
     quote,
@@ -81,9 +80,7 @@ def open_csv(options: Options, where: Where, test: bool) -> Records:
     if test:
         plan = _plan_test(plan, path, options, where, span)
     table = keep((stamp_file(path, span), plan), lambda: _read(path, plan, span))
-    if not len(table.lines):
-        raise fault(TOO_FEW, f"{quote_path(path)} has no rows", span)
-    return _to_records(table, plan, path, options, where)
+    return _to_records(table, plan, path, options, where, span)
 
 
 def _plan(path: str, options: Options, where: Where, span: Span) -> _Plan:
@@ -203,7 +200,8 @@ class _Reader:
         if cell.strip().lower() not in MISSING:
             self._refuse(row, f"{name} holds {quote(cell)}, not a finite number")
         elif place is None or not self.plan.fill:
-            self._refuse(row, f"{name} holds nothing")
+            mend = "" if place is None else " (missing: mean would fill it)"
+            self._refuse(row, f"{name} holds nothing{mend}")
         else:
             self.gaps.append((row, place))
         return 0.0
@@ -257,7 +255,9 @@ def _name_row(path: str, row: int, lines: Sequence[int] | NDArray[np.int64]) -> 
     return f"{quote_path(path)}, row {row} (line {lines[row]})"
 
 
-def _to_records(table: _Table, plan: _Plan, path: str, options: Options, where: Where) -> Records:
+def _to_records(
+    table: _Table, plan: _Plan, path: str, options: Options, where: Where, span: Span
+) -> Records:
     inputs, gaps = {}, {}
     start = 0
     for name, columns in plan.chosen.inputs:
@@ -271,6 +271,7 @@ def _to_records(table: _Table, plan: _Plan, path: str, options: Options, where: 
     return Records(
         inputs,
         lambda row: _name_row(path, row, table.lines),
+        span,
         table.labels,
         target,
         table.bad,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from bpc.data.sources.faults import (
     suggest,
 )
 from bpc.data.sources.files import DAMAGED, broken_gzip, open_plain, quote_path
-from bpc.errors import BpcError, Span
+from bpc.errors import Span
 from bpc.types import count_of, format_bytes
 
 MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
@@ -33,6 +34,7 @@ _DELIMITERS = (",", ";", "\t", "|")
 _MOST_COLUMNS = 1 << 16
 _FIRST_ROWS = 2
 _LONGEST_LINE = 16 << 20
+_STRAY = re.compile("[\udc80-\udcff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +64,10 @@ def opened(path: str, span: Span) -> Iterator[IO[str]]:
     """The text of a file, plain or packed, a byte order mark left out.
 
     Raises:
-        DataError: it cannot be read, or is not UTF-8.
+        DataError: it cannot be read. Bytes that are not UTF-8 come as surrogates.
     """
     with open_plain(path, span) as raw:
-        yield TextIOWrapper(raw, encoding="utf-8-sig", newline="")
+        yield TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="")
 
 
 def rows_of(
@@ -83,8 +85,6 @@ def rows_of(
         except csv.Error as error:
             message = f"{quote_path(path)}, line {reader.line_num}: {error}"
             raise fault(BAD_FORMAT, message, span, "a quote opens and closes a cell") from None
-        except UnicodeDecodeError as error:
-            raise _not_utf8(path, reader.line_num, error, span) from None
         except DAMAGED as error:
             raise broken_gzip(path, error, span) from None
         if row is None:
@@ -94,22 +94,22 @@ def rows_of(
 
 
 def lines_of(text: IO[str], path: str, span: Span) -> Iterator[str]:
-    """The lines of a text, none of them longer than 16 MiB.
+    """The lines of a text that `opened` gives.
 
     Raises:
-        DataError: one is.
+        DataError: a line is longer than 16 MiB, or not UTF-8.
     """
+    number = 0
     while line := text.readline(_LONGEST_LINE):
+        number += 1
+        if not line.isascii() and (stray := _STRAY.search(line)):
+            byte = ord(stray[0]) - 0xDC00
+            message = f"{quote_path(path)}, line {number}: byte 0x{byte:02x} is not UTF-8"
+            raise fault(BAD_FORMAT, message, span, "save the file as UTF-8")
         if len(line) == _LONGEST_LINE:
             message = f"{quote_path(path)} has a line of more than {format_bytes(_LONGEST_LINE)}"
             raise fault(TOO_LARGE, message, span, "a row of a CSV file ends with its line")
         yield line
-
-
-def _not_utf8(path: str, line: int, error: UnicodeDecodeError, span: Span) -> BpcError:
-    byte = error.object[error.start]
-    message = f"{quote_path(path)}: behind line {line} byte 0x{byte:02x} is not UTF-8"
-    return fault(BAD_FORMAT, message, span, "save the file as UTF-8")
 
 
 def find_layout(path: str, options: Mapping[str, Any], where: Where, span: Span) -> Layout:
@@ -142,8 +142,6 @@ def _find_delimiter(path: str, span: Span) -> str:
             line = next((line for line in lines_of(text, path, span) if line.strip()), "")
         except DAMAGED as error:
             raise broken_gzip(path, error, span) from None
-        except UnicodeDecodeError as error:
-            raise _not_utf8(path, 0, error, span) from None
     bare = "".join(line.split('"')[::2])
     return max(_DELIMITERS, key=lambda mark: bare.count(mark))
 

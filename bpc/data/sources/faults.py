@@ -41,9 +41,9 @@ def fault(
     return DataError.at(code, message, span, notes, help)
 
 
-def quote(text: str) -> str:
+def quote(text: str, longest: int = _MOST_SHOWN) -> str:
     """The text in quotes: short, one line, no control characters."""
-    short = text if len(text) <= _MOST_SHOWN else text[: _MOST_SHOWN - 3] + "..."
+    short = text if len(text) <= longest else text[: longest - 3] + "..."
     safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in short)
     return f"'{safe}'"
 

@@ -183,4 +183,4 @@ def _near(path: str) -> str:
 
 
 def _brief(error: Exception) -> str:
-    return quote(str(error) or type(error).__name__)[1:-1]
+    return quote(str(error) or type(error).__name__, longest=100)[1:-1]

@@ -15,7 +15,6 @@ from bpc.data.sources.faults import BAD_CLASS, BAD_RECORD, BAD_SHAPE, TOO_FEW, W
 from bpc.data.sources.records import ArrayColumn, Column, Half, Prepared, Records, Rows
 from bpc.data.sources.splits import split_rows
 from bpc.data.sources.text import prepare_text
-from bpc.errors import Span
 from bpc.types import I64, count_of
 
 Options = Mapping[str, Any]
@@ -65,56 +64,57 @@ def _divide(
     records: Records, train: Rows, other: Records, test: Rows, options: Options, where: Where
 ) -> Prepared:
     skip = options.get("on_bad") == "skip"
-    first = _leave_out_bad(records, train, skip, where)
-    second = _leave_out_bad(other, test, skip, where)
-    classes: Classes | None = None
-    if records.labels is not None:
-        classes = find_classes(records, first.rows, options.get("classes"), where)
-        first, second = (_encode(half, classes, skip, where) for half in (first, second))
-    for half, what in ((first, "to train on"), (second, "held out")):
-        if not len(half.rows):
-            raise fault(TOO_FEW, f"no row {what} can be used", where.span, "see on_bad: stop")
-    return Prepared(first, second, None if classes is None else classes.names)
+    first = _leave_out_bad(records, train, skip)
+    second = first if test is train else _leave_out_bad(other, test, skip)
+    if records.labels is None:
+        return Prepared(first, second, None)
+    classes = find_classes(records, first.rows, options.get("classes"), where)
+    coded = _encode(first, classes, skip)
+    held = coded if second is first else _encode(second, classes, skip)
+    return Prepared(coded, held, classes.names)
 
 
-def _leave_out_bad(records: Records, rows: Rows, skip: bool, where: Where) -> Half:
+def _leave_out_bad(records: Records, rows: Rows, skip: bool) -> Half:
     bad = records.bad.within(rows)
     columns = dict(records.inputs)
     if records.target is not None:
         columns["target"] = records.target
-    half = Half(columns, records, rows)
     reasons = [_say_why(records, int(row)) for row in bad[:_REASONS_KEPT]]
-    return leave_out(half, bad, reasons, skip, BAD_RECORD, where.span)
+    return leave_out(Half(columns, records, rows), bad, reasons, skip, BAD_RECORD)
 
 
 def _say_why(records: Records, row: int) -> str:
     return records.bad.reasons.get(row, f"{records.name_row(row)} cannot be used")
 
 
-def leave_out(half: Half, bad: Rows, reasons: list[str], skip: bool, code: str, span: Span) -> Half:
+def leave_out(half: Half, bad: Rows, reasons: list[str], skip: bool, code: str) -> Half:
     """The half without its bad rows.
 
     Raises:
-        DataError: there is one, and bad rows are not to be skipped.
+        DataError: there is one, and bad rows are not to be skipped; or no other is left.
     """
     if not len(bad):
         return half
+    span = half.records.span
     if not skip:
         more = f" (and {count_of(len(bad) - 1, 'more row')})" if len(bad) > 1 else ""
         raise fault(code, f"{reasons[0]}{more}", span, SKIP_HELP)
     kept = half.rows[~np.isin(half.rows, bad, assume_unique=True)]
+    if not len(kept):
+        message = f"no row of a part can be used; the first: {reasons[0]}"
+        raise fault(TOO_FEW, message, span)
     told = (*half.reasons, *reasons)[:_REASONS_KEPT]
     return replace(half, rows=kept, left_out=half.left_out + len(bad), reasons=told)
 
 
-def _encode(half: Half, classes: Classes, skip: bool, where: Where) -> Half:
+def _encode(half: Half, classes: Classes, skip: bool) -> Half:
     """The half with class numbers for its target."""
     assert half.records.labels is not None, "the target is values"
     codes = classes.encode(half.records.labels)
     bad = half.rows[codes[half.rows] < 0]
     reasons = [say_unknown(half.records, int(row), classes) for row in bad[:_REASONS_KEPT]]
     half = replace(half, columns={**half.columns, "target": ArrayColumn(codes, (), I64)})
-    return leave_out(half, bad, reasons, skip, BAD_CLASS, where.at("target", "labels"))
+    return leave_out(half, bad, reasons, skip, BAD_CLASS)
 
 
 def _check_alike(records: Records, other: Records, where: Where) -> None:

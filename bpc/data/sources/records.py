@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from bpc.errors import Span
 from bpc.types import F32, F64, I64, DType
 
 Array = NDArray[Any]
@@ -141,15 +142,18 @@ class Gaps:
 class Records:
     """All rows of a file.
 
-    `labels` and `target`: one of them is there. `name_row` says where a row lies, for messages.
+    `labels` and `target`: one of them is there. `name_row` says where a row lies and `name_target`
+    where its target does, for messages; `span` is the place in the spec that names the file.
     """
 
     inputs: Mapping[str, Column]
     name_row: Callable[[int], str]
+    span: Span
     labels: Labels | None = None
     target: Column | None = None
     bad: BadRows = field(default_factory=BadRows)
     gaps: Mapping[str, Gaps] = field(default_factory=dict)
+    name_target: Callable[[int], str] | None = None
 
     def __len__(self) -> int:
         return len(next(iter(self.inputs.values())))

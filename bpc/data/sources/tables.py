@@ -90,13 +90,6 @@ FILE_OPTIONS: Mapping[str, tuple[Option, ...]] = {
             choices=("next", "each"),
             help="the symbol behind the window, or the one behind each of its symbols",
         ),
-        Option(
-            "form",
-            "choice",
-            default="one_hot",
-            choices=("one_hot", "numbers"),
-            help="x as [context, vocabulary] of 0 and 1, or as [context] whole numbers",
-        ),
         Option("vocabulary", "text", help="all symbols in order; found without it"),
         _SPLIT,
         _ON_BAD,

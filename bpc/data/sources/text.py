@@ -225,7 +225,7 @@ def _check_vocabulary(found: NDArray[np.uint32], where: Where) -> NDArray[np.uin
 def _make_half(
     text: _Text, segments: Segments, vocabulary: NDArray[np.uint32], options: Options, where: Where
 ) -> Half:
-    length = options["context"]
+    length, span = options["context"], where.at("file")
     each = options.get("predict") == "each"
     table = _make_table(text.found, vocabulary)
     starts = _find_starts(segments, length, options.get("stride") or 1)
@@ -233,15 +233,14 @@ def _make_half(
         message = f"{quote_path(text.path)}: a part has less than {length + 1} symbols in a row, "
         message += "a window and what comes next"
         raise fault(TOO_FEW, message, where.at("context"), "take a smaller context")
-    one_hot = options.get("form") != "numbers"
     size = len(vocabulary)
     columns: dict[str, Column] = {
-        "x": WindowColumn(text.codes, table, starts, length, 0, size, one_hot),
+        "x": WindowColumn(text.codes, table, starts, length, 0, size, True),
         "target": WindowColumn(text.codes, table, starts, length, 1, size, False)
         if each
         else WindowColumn(text.codes, table, starts, 1, length, size, False, flat=True),
     }
-    records = Records(columns, lambda row: _name_window(text, int(starts[row]), options))
+    records = Records(columns, lambda row: _name_window(text, int(starts[row]), options), span)
     half = Half(columns, records, np.arange(len(starts), dtype=np.int64))
     return _leave_out_unknown(half, text, table, starts, options, where)
 
