@@ -42,11 +42,8 @@ def idx_bytes(array: np.ndarray) -> bytes:
     kinds = {"u1": 8, "i1": 9, "i2": 11, "i4": 12, "f4": 13, "f8": 14}
     code = kinds[array.dtype.str[1:]]
     extents = struct.pack(f">{array.ndim}I", *array.shape)
-    return (
-        bytes([0, 0, code, array.ndim])
-        + extents
-        + array.astype(array.dtype.newbyteorder(">")).tobytes()
-    )
+    numbers = array.astype(array.dtype.newbyteorder(">")).tobytes()
+    return bytes([0, 0, code, array.ndim]) + extents + numbers
 
 
 def write_faulty(folder: Path) -> None:
@@ -73,7 +70,7 @@ def write_faulty(folder: Path) -> None:
     write("latin.csv", IRIS.encode().replace(b"6.4", b"6\xe94"))
     write("twice.csv", IRIS.replace("width", "length"))
     write("rare.csv", IRIS.replace("5.0,3.6,setosa", "5.0,3.6,rara"))
-    write("words.csv", "a,kind\nx,s\ny,t\nz,s\n" * 1)
+    write("words.csv", "a,kind\nx,s\ny,t\nz,s\n")
     write("one.csv", "a,b\n1,k\n2,k\n3,k\n4,k\n5,k\n")
     write("other.csv", IRIS.replace("width", "breadth"))
     write("third.csv", "1,0.5\n2,1\n3,1.5\n4,-2\n5,2\n")
@@ -103,9 +100,8 @@ def write_faulty(folder: Path) -> None:
     np.savez(folder / "nolabels.npz", pixels=x, kinds=y)
     np.savez(folder / "odd.npz", **{"my-pixels": x, "y": y})
     np.savez(folder / "only.npz", y=y)
-    np.savez_compressed(
-        folder / "packed.npz", x=np.zeros((1000, 50), np.float32), y=np.arange(1000) % 2
-    )
+    zeros = np.zeros((1000, 50), np.float32)
+    np.savez_compressed(folder / "packed.npz", x=zeros, y=np.arange(1000) % 2)
     packed = (folder / "packed.npz").read_bytes()
     write("cut.npz", packed[: len(packed) // 2])
     write("claims.npz", _claim_more(packed))

@@ -1,4 +1,4 @@
-"""What is said of every fault of a file, an option or a record, in the words that a person reads."""
+"""What is said of every fault of a file, an option or a record, as a person reads it."""
 
 from __future__ import annotations
 

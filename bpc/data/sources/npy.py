@@ -86,7 +86,7 @@ def _check(header: Header, size: int, what: str, span: Span) -> None:
     if found != header.data_bytes:
         message = (
             f"{what}: the .npy says {header.dtype.name} {list(header.shape)}, "
-            f"{format_bytes(header.data_bytes)}; there are {format_bytes(found)}"
+            f"{_say_bytes(header.data_bytes)}; there are {_say_bytes(found)}"
         )
         short = found < header.data_bytes
         help = "the file was cut short: copy it again" if short else "save one array to a file"
@@ -94,6 +94,10 @@ def _check(header: Header, size: int, what: str, span: Span) -> None:
     if not header.shape or not header.shape[0]:
         message = f"{what} has shape {list(header.shape)}, no rows"
         raise fault(BAD_SHAPE, message, span, "the first axis counts the rows")
+
+
+def _say_bytes(count: int) -> str:
+    return format_bytes(count) if count < 1 << 63 else "more than 2^63 B"
 
 
 def check_kind(dtype: np.dtype[Any], what: str, span: Span) -> None:

@@ -131,8 +131,8 @@ class Archive:
 
     def _start_of(self, file: IO[bytes], info: zipfile.ZipInfo, span: Span) -> int:
         """Where the bytes of a member that is stored as it is begin."""
-        file.seek(info.header_offset)
-        raw = file.read(_LOCAL.size)
+        file.seek(max(0, info.header_offset))
+        raw = file.read(_LOCAL.size) if info.header_offset >= 0 else b""
         if len(raw) == _LOCAL.size:
             mark, name_bytes, extra_bytes = _LOCAL.unpack(raw)
             start: int = info.header_offset + _LOCAL.size + name_bytes + extra_bytes
