@@ -81,7 +81,7 @@ FILE_OPTIONS: Mapping[str, tuple[Option, ...]] = {
             choices=("characters", "bytes"),
             help="what a symbol is",
         ),
-        Option("context", "int", required=True, minimum=1, maximum=1 << 20, help="symbols of x"),
+        Option("context", "int", required=True, minimum=1, help="symbols of x"),
         Option("stride", "int", default=1, minimum=1, help="symbols from one window to the next"),
         Option(
             "predict",
