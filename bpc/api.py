@@ -32,7 +32,7 @@ from bpc.optimizer import OPTIMIZERS, master_name
 from bpc.runtime.device import Device
 from bpc.runtime.select import Choice, RunGraph, Wishes, check_device, choose, graph_runner
 from bpc.spec.load import IncompleteSpec, load_spec
-from bpc.spec.model import Spec
+from bpc.spec.model import DataSpec, Spec
 from bpc.train.checkpoint import find_model
 from bpc.train.control import initial_control
 from bpc.train.evaluate import evaluate
@@ -85,7 +85,7 @@ def compile(
     if seed is not None:
         sets["seed"], places["seed"] = seed, "--seed"
     loaded = _load(os.fspath(spec), sets, places)
-    description = describe(loaded.data.source, loaded.data.options, loaded.data.span)
+    description = describe_data(loaded.data)
     entries = build_entries(loaded, description)
     check_initials(entries.states_of("parameter"))
     origin = describe_origin(loaded.path, sets, device)
@@ -100,9 +100,13 @@ def _load(path: str, sets: Mapping[str, object], places: Mapping[str, str]) -> S
     except IncompleteSpec as fault:
         if fault.spec is None:
             raise
-        data = fault.spec.data
-        found = find_faults(fault.spec, describe(data.source, data.options, data.span))
+        found = find_faults(fault.spec, describe_data(fault.spec.data))
         raise fault.with_more(found) from None
+
+
+def describe_data(data: DataSpec) -> Description:
+    """What the data of a spec looks like."""
+    return describe(data.source, data.options, data.span, data.spans)
 
 
 class Net:
@@ -149,7 +153,8 @@ class Net:
         """
         if self._data is None:
             source = self.spec.data
-            self._data = read(source.source, source.options, source.span, self.spec.seed)
+            options, places = source.options, source.spans
+            self._data = read(source.source, options, source.span, self.spec.seed, places)
         return self._data
 
     def train(
@@ -183,6 +188,7 @@ class Net:
         choice = self._chosen()
         watcher = NoProgress() if progress is None else progress
         notes = (Note(choice.reason), *self._hints()) if choice.reason else self._hints()
+        notes = (*self.data.notes, *notes)
         origin = self._origin.model_copy(update={"steps": steps}) if self._origin else None
         return train(
             Job(

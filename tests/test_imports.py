@@ -29,7 +29,8 @@ PLACES: dict[str, tuple[tuple[str, ...], set[str]]] = {
     "ir": (("bpc.ir",), {*LEAVES, "expr"}),
     "kernel": (("bpc.kernel",), {*LEAVES, "expr", "ir"}),
     "ops": (("bpc.ops",), {*SCALARS, "ir", "kernel"}),
-    "spec": (("bpc.spec", "bpc.data.__init__", "bpc.data.describe"), LEAVES),
+    "sources": (("bpc.data.sources", "bpc.data.order"), LEAVES),
+    "spec": (("bpc.spec", "bpc.data.__init__", "bpc.data.describe"), {*LEAVES, "sources"}),
     "derivation": (
         (
             *("bpc.lower", "bpc.lossfit", "bpc.autodiff", "bpc.optimizer", "bpc.update"),
@@ -44,7 +45,7 @@ PLACES: dict[str, tuple[tuple[str, ...], set[str]]] = {
     "runtime": (("bpc.runtime",), CODE),
     "loop": (
         ("bpc.train", "bpc.data", "bpc.diagnose", "bpc.report"),
-        {*CODE, "runtime", "package"},
+        {*CODE, "runtime", "package", "sources"},
     ),
     "api": (
         *(

@@ -1,12 +1,14 @@
-"""What a data source holds (names, shapes, classes, rows), found without reading the data."""
+"""What a data source holds (names, shapes, classes, rows), found by reading as little as can be."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from types import MappingProxyType
 
+from bpc.data.sources.faults import Where, suggest
+from bpc.data.sources.tables import FILE_OPTIONS
 from bpc.errors import DataError, Note, Span
 from bpc.types import F32, F64, DType, Option, count_of
 
@@ -27,11 +29,15 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class TargetInfo:
-    """What is to be learnt: a class index in [0, classes), or values of `shape` (no batch)."""
+    """What is to be learnt: a class index in [0, classes), or values of `shape` (no batch).
+
+    `names` are those of the classes where the source gives them.
+    """
 
     kind: str  # "class" | "value"
     shape: tuple[int, ...]
     classes: int | None
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,26 +68,36 @@ SOURCES: Mapping[str, tuple[Option, ...]] = {
         Option("y", "numbers", required=True, help="one target a row"),
         Option("classes", "int", minimum=2, help="number of classes; y then holds their indices"),
     ),
+    **FILE_OPTIONS,
 }
 """What each source may be told, beside what every source takes (`source`, `batch`, `shuffle`)."""
 
 _COMMON = ("source", "batch", "shuffle")
 _STORED = {"digits": (64, 1797), "mnist5k": (784, 5000)}
+NO_PLACES: Mapping[str, Span] = MappingProxyType({})
 
 
-def describe(source: str, options: Mapping[str, object], span: Span) -> Description:
-    """Describe a source from its options alone.
+def describe(
+    source: str,
+    options: Mapping[str, object],
+    span: Span,
+    places: Mapping[str, Span] = NO_PLACES,
+) -> Description:
+    """Describe a source from its options, and from its files where it has any.
 
     Args:
         source: a name of SOURCES.
         options: the `data:` section as plain numbers, lists and mappings.
-        span: where the section stands; every error points there.
+        span: where the section stands; errors point there, or to an option in `places`.
+        places: where options stand; `inputs.1` is an entry of one.
 
     Raises:
-        DataError: no such source or option, or an option that makes no sense.
+        DataError: no such source, option or file, or one that makes no sense.
     """
     options = written(options)
     _check_names(source, options, span)
+    if source in FILE_OPTIONS:
+        return _describe_files(source, options, Where(span, places))
     if source in _STORED:
         return _describe_stored(source, options, span)
     if source == "synthetic":
@@ -105,7 +121,7 @@ def _check_names(source: str, options: Mapping[str, object], span: Span) -> None
             "BPC0401",
             f"there is no data source '{source}'",
             span,
-            help=_suggest(source, tuple(SOURCES)),
+            help=suggest(source, SOURCES),
         )
     known = (*_COMMON, *(option.name for option in SOURCES[source]))
     for name in options:
@@ -114,13 +130,37 @@ def _check_names(source: str, options: Mapping[str, object], span: Span) -> None
                 "BPC0402",
                 f"data source '{source}' has no option '{name}'",
                 span,
-                help=_suggest(name, known),
+                help=suggest(name, known),
             )
+    if source in FILE_OPTIONS:
+        _check_required(source, options, span)
 
 
-def _suggest(name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean '{near[0]}'?" if near else "known are " + ", ".join(known)
+def _check_required(source: str, options: Mapping[str, object], span: Span) -> None:
+    for option in FILE_OPTIONS[source]:
+        if option.required and option.name not in options:
+            message = f"data source '{source}' needs {option.name}"
+            raise DataError.at("BPC0404", message, span, help=f"{option.name}: {option.help}")
+
+
+def _describe_files(source: str, options: Mapping[str, object], where: Where) -> Description:
+    # Reaching for files needs NumPy, which checking a spec alone does not.
+    from bpc.data.sources.prepare import prepare
+
+    found = prepare(source, options, where)
+    columns = dict(found.train.columns)
+    target, classes = columns.pop("target"), found.classes
+    return Description(
+        {name: TensorInfo(column.shape, column.dtype) for name, column in columns.items()},
+        TargetInfo(
+            "value" if classes is None else "class",
+            target.shape,
+            None if classes is None else len(classes),
+            classes or (),
+        ),
+        len(found.train.rows),
+        len(found.test.rows),
+    )
 
 
 def _describe_stored(source: str, options: Mapping[str, object], span: Span) -> Description:

@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod, sqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bpc.data.describe import HOLD_OUT, Description, describe, inline_inputs, written
+from bpc.data.dataset import Dataset, Part
+from bpc.data.describe import HOLD_OUT, NO_PLACES, Description, describe, inline_inputs, written
 from bpc.data.mnist import read_mnist5k
 from bpc.data.order import uniform
+from bpc.data.read_files import read_files
+from bpc.data.sources.faults import Where
+from bpc.data.sources.tables import FILE_OPTIONS
 from bpc.errors import DataError, Span
 from bpc.resources import asset
 
-Part = Mapping[str, NDArray[Any]]
+__all__ = ["Dataset", "check", "read"]
 
 
-@dataclass(frozen=True, slots=True)
-class Dataset:
-    """Two parts, each the inputs by name and "target", all with the same number of rows.
-
-    Class targets are int64 [rows]; everything else is float32, or float64 from an inline source.
-    """
-
-    train: Part
-    test: Part
-
-
-def read(source: str, options: Mapping[str, object], span: Span, seed: int) -> Dataset:
+def read(
+    source: str,
+    options: Mapping[str, object],
+    span: Span,
+    seed: int,
+    places: Mapping[str, Span] = NO_PLACES,
+) -> Dataset:
     """Read and check a source.
 
     Args:
@@ -38,12 +36,15 @@ def read(source: str, options: Mapping[str, object], span: Span, seed: int) -> D
         options: the `data:` section as plain values.
         span: where the section stands; every error points there.
         seed: chooses the numbers of a synthetic source; the others ignore it.
+        places: where options of it stand.
 
     Raises:
-        DataError: an option or a row is at fault; the message names the row.
+        DataError: an option, a file or a row is at fault; the message names the row.
         ToolError: the package that holds the data is not installed.
     """
     options = written(options)
+    if source in FILE_OPTIONS:
+        return read_files(source, options, Where(span, places))
     description = describe(source, options, span)
     if source == "digits":
         dataset = _split(*_read_digits(), description)

@@ -71,9 +71,14 @@ def _map_names(value: Json) -> Json:
 
 def _describe_data() -> Json:
     schema = Data.model_json_schema()
-    options = {option.name: option for source in SOURCES.values() for option in source}
+    forms: dict[str, list[Json]] = {}
+    for option in (option for source in SOURCES.values() for option in source):
+        form = describe_option(option)
+        if form not in forms.setdefault(option.name, []):
+            forms[option.name].append(form)
     schema["properties"]["source"] = {"enum": list(SOURCES)}
-    schema["properties"] |= {name: describe_option(option) for name, option in options.items()}
+    for name, found in forms.items():  # sources differ in what an option of this name takes
+        schema["properties"][name] = found[0] if len(found) == 1 else {"anyOf": found}
     return {**schema, "additionalProperties": False}
 
 
@@ -175,5 +180,27 @@ def _describe_kind(option: Option) -> Json:
         "init": {"$ref": "#/definitions/init"},
         "formula": {"type": ["string", "number"]},
         "name": _DOTTED,
+        **_describe_data_kinds(shape),
     }
     return kinds[option.kind]
+
+
+def _describe_data_kinds(shape: Json) -> Json:
+    """Kinds that data sources alone have."""
+    path: Json = {"type": "string", "minLength": 1}
+    word: Json = {"type": ["string", "integer"]}
+    words: Json = {"anyOf": [word, {"type": "array", "items": word, "minItems": 1}]}
+    given = _close({"properties": dict.fromkeys(("mean", "std"), _NUMBERS), "minProperties": 1})
+    scale: Json = {"anyOf": [{"enum": ["standard", "minmax", "none"]}, given]}
+    every: Json = {"type": "integer", "minimum": 2}
+    rule = _close({"properties": {"every": every, "rows": {"type": "array", "items": shape}}})
+    names: Json = {"type": "array", "items": {"type": ["string", "number", "boolean"]}}
+    return {
+        "path": path,
+        "paths": {"anyOf": [path, _map_names(path)]},
+        "words": {"anyOf": [*words["anyOf"], _map_names(words)]},
+        "fill": {"anyOf": [{"const": "mean"}, {"type": "number"}]},
+        "classes": {"anyOf": [{"type": "integer", "minimum": 2}, {**names, "minItems": 2}]},
+        "split": {"anyOf": [{"type": "number", "minimum": 0, "exclusiveMaximum": 1}, rule]},
+        "normalise": {"anyOf": [*scale["anyOf"], _map_names(scale)]},
+    }

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from bpc.errors import BpcError, Collector, Span, SpecError
 from bpc.spec import codes
+from bpc.spec.dataoptions import DATA_KINDS, DATA_NEEDED
 from bpc.spec.found import check_finite, describe, number_help, read_array
 from bpc.spec.inits import INITS
 from bpc.spec.integers import compute, has_expression
@@ -185,6 +186,7 @@ _NEEDED = {
     "init": "an initialiser",
     "formula": "a formula",
     "name": "a name",
+    **DATA_NEEDED,
 }
 
 
@@ -354,4 +356,5 @@ _KINDS: dict[str, _Convert] = {
     "init": _init,
     "formula": _formula,
     "name": _name,
+    **DATA_KINDS,
 }

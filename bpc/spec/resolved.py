@@ -6,13 +6,15 @@ full names of layers, which draws and weights go by, come from them.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict
 
+from bpc.data.describe import SOURCES
 from bpc.errors import Span
 from bpc.spec.merge import from_python
-from bpc.spec.model import GroupSpec, Spec, TrainSpec
+from bpc.spec.model import DataSpec, GroupSpec, Spec, TrainSpec
 from bpc.spec.scalars import NumberFault, resolve
 from bpc.spec.yamlnodes import Entry, Items, Node, Scalar, Table, make_table
 
@@ -37,16 +39,29 @@ def _fill(spec: Spec, root: Table) -> Table:
     """The tree with the version first, and name, seed, data and train in full."""
     data = root.get("data")
     assert isinstance(data, Table), "a spec that loads has data"
+    shared = {"batch": spec.data.batch, "shuffle": spec.data.shuffle}
     sections: dict[str, Node] = {
         "bpc": from_python(1, root.span),
         "name": from_python(spec.name, root.span),
         "seed": from_python(spec.seed, root.span),
-        "data": _put(data, {"batch": spec.data.batch, "shuffle": spec.data.shuffle}),
+        "data": _put(data, {**_paths(spec.data), **shared}),
     }
     for entry in root.entries:
         sections.setdefault(entry.key, entry.value)
     sections["train"] = from_python(_train_values(spec.train), root.span)
     return _table(sections, root.span)
+
+
+def _paths(data: DataSpec) -> dict[str, object]:
+    """Paths of data in full, since the resolved spec lies in another folder."""
+    kinds = {option.name: option.kind for option in SOURCES[data.source]}
+    return {
+        name: {key: os.path.abspath(path) for key, path in value.items()}
+        if isinstance(value, Mapping)
+        else os.path.abspath(str(value))
+        for name, value in data.options.items()
+        if kinds.get(name) in ("path", "paths")
+    }
 
 
 def _table(values: Mapping[str, Node], span: Span) -> Table:

@@ -9,6 +9,7 @@ from bpc.data.describe import SOURCES, describe
 from bpc.errors import DataError, Note, Span, SpecError
 from bpc.spec import codes
 from bpc.spec import schema as models
+from bpc.spec.dataoptions import places_of
 from bpc.spec.entries import read_sources
 from bpc.spec.model import (
     CheckpointSpec,
@@ -119,13 +120,13 @@ def _make_data(
     scope: Scope, section: models.Data, options: Options, table: Table, span: Span
 ) -> DataSpec | None:
     values = {name: value for name, value in options.values.items() if value is not None}
+    spans = places_of(table)
     try:
-        found = describe(section.source, values, span)
+        found = describe(section.source, values, span, spans)
     except DataError as fault:
         scope.errors.found.extend(fault.diagnostics)
         return None
     batch = section.batch or min(_DEFAULT_BATCH, found.train_rows)
-    spans = {entry.key: entry.value.span for entry in table.entries}
     return DataSpec(
         section.source, batch, section.shuffle, values, tuple(found.inputs), spans, span
     )

@@ -58,14 +58,21 @@ class LossTerms:
 
     def __init__(self, spec: Spec, targets: NDArray[Any]):
         self._per_row = prod(targets.shape[1:])
-        ignored = spec.loss.options.get("ignore_index")
+        self._targets = targets
+        self._ignored = ignored = spec.loss.options.get("ignore_index")
         self._counted: NDArray[np.int64] | None = None
-        if ignored is not None:
-            counted = (targets != ignored).reshape(len(targets), -1)
-            self._counted = counted.sum(axis=1, dtype=np.int64)
+        if ignored is not None and isinstance(targets, np.ndarray):
+            self._counted = self._count_rows(targets)
 
     def count(self, batches: Sequence[NDArray[np.int64]]) -> int:
         """The number of terms of a window whose batches have these rows."""
-        if self._counted is None:
+        if self._ignored is None:
             return self._per_row * sum(len(rows) for rows in batches)
+        if self._counted is None:  # targets that stay in their file
+            return sum(int(self._count_rows(self._targets[rows]).sum()) for rows in batches)
         return sum(int(self._counted[rows].sum()) for rows in batches)
+
+    def _count_rows(self, targets: NDArray[Any]) -> NDArray[np.int64]:
+        counted = (targets != self._ignored).reshape(len(targets), -1)
+        counts: NDArray[np.int64] = counted.sum(axis=1, dtype=np.int64)
+        return counts

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpc.data.batches import Batches
+from bpc.data.feeder import iterate
 from bpc.entries import EVALUATE
 from bpc.runtime.device import Device
 
@@ -37,8 +38,7 @@ def evaluate(device: Device, part: Part, ignored: int | None = None) -> Evaluati
     loss = weight = 0.0
     right = counted = 0
     classes = np.issubdtype(part["target"].dtype, np.integer)
-    for step in range(len(source)):
-        batch = source.take(0, step)
+    for batch in iterate(part, source):
         rows = feed(device, batch)
         device.run(EVALUATE, rows)
         loss += float(device.read_output(EVALUATE, "loss", rows))

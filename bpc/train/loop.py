@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 import shlex
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bpc.clipping import norm_name
 from bpc.data.batches import Batches
-from bpc.data.read import Dataset
+from bpc.data.dataset import Dataset, Facts
 from bpc.entries import PREDICT, Entries
-from bpc.errors import Interrupted, Note, Span
+from bpc.errors import DataError, Interrupted, Note, Span
 from bpc.runtime.device import Device
 from bpc.spec.model import Spec
 from bpc.train.changes import digest_contents
@@ -129,10 +133,15 @@ class _Run:
             self._restore(self.job.resume.found)
         self.metrics.open(self.tally.step)
         self.job.progress.on_start(self._describe())
+        self._tell_of_data()
+        self.stepper.follow(self._batches_ahead())
         try:
             with StopRequest() as stop:
                 self._steps(stop)
+        except DataError as error:
+            raise self._stop_at_record(error) from None
         finally:
+            self.stepper.close()
             self.metrics.close()
         return self._finish("done")
 
@@ -148,6 +157,30 @@ class _Run:
             self.device.write_scalar(name, initial[name])
         self.tally = restore_tally(state.step, state.loop, self.units.places())
         self.keeper.resume(found)
+    def _batches_ahead(self) -> Iterator[NDArray[np.int64]]:
+        """The batches still to come, in order, drawn apart from those of the step at hand."""
+        data = self.job.spec.data
+        source = Batches(self.job.data.train, data.batch, self.job.spec.seed, data.shuffle)
+        windows = replace(self.windows, source=source)
+        steps = range(self.tally.step, len(windows))
+        return (rows for step in steps for rows in windows[step].batches)
+
+    def _tell_of_data(self) -> None:
+        """Keep what the training part said of the data, and log which rows were left out."""
+        data = self.job.data
+        if data.facts != Facts():
+            self.folder.write_data(data.facts.to_json())
+        if data.left_out:
+            row = {"step": 0, "event": "rows left out", "rows": data.left_out}
+            self.metrics.write({**row, "notes": [note.text for note in data.notes]})
+
+    def _stop_at_record(self, error: DataError) -> Exception:
+        """The error of a row that cannot be used, after saving the weights."""
+        self.metrics.write({"step": self.tally.step, "event": "stopped"})
+        diagnostic = error.diagnostics[0]
+        kept = Note(f"the weights after step {self.tally.step} are in {self.folder.path}")
+        self._finish("bad-record", error=diagnostic.to_json())
+        return DataError([replace(diagnostic, notes=(*diagnostic.notes, kept))])
 
     def _steps(self, stop: StopRequest) -> None:
         total = len(self.windows)
@@ -328,6 +361,7 @@ class _Run:
             "test_rows": len(self.job.data.test["target"]),
             "best": {"step": best.step, "test_loss": best.loss} if best else None,
             "checkpoint_step": self.keeper.saved_step,
+            "rows_left_out": self.job.data.left_out,
             "run_dir": str(self.folder.path),
             "seconds": tally.seconds,
             "notes": _make_notes(self.job, tally, self.troubles),

@@ -66,6 +66,11 @@ class RunFolder:
     def _write_text(self, name: str, text: str) -> None:
         replace_file(self.files, self.path / name, [text.encode()])
 
+    def write_data(self, facts: Mapping[str, object]) -> None:
+        """Keep what rows to predict for need: names of classes, scales, what fills gaps."""
+        text = json.dumps(plain(facts), allow_nan=False) + "\n"
+        self._write_text("data.json", text)
+
     def write_result(self, result: Mapping[str, object]) -> None:
         """Say how the run ended."""
         text = json.dumps(plain(result), indent=2, allow_nan=False) + "\n"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from bpc.data.feeder import Feeder
 from bpc.entries import MICRO_STEP, MICRO_STEP_ADD, UPDATE, Entries
 from bpc.errors import UsageError
 from bpc.runtime.device import Device
@@ -27,7 +28,8 @@ class Stepper:
         self._spec = spec
         self._entries = entries
         self._device = device
-        self._arrays = tuple(part.items())
+        self._feeder = Feeder(part)
+        self._arrays = tuple(item for item in part.items() if isinstance(item[1], np.ndarray))
         self._terms = LossTerms(spec, part["target"])
         self._row_count = len(part["target"])
 
@@ -71,11 +73,22 @@ class Stepper:
         for rows in batches:
             for name, array in self._arrays:
                 device.write_rows(name, array, rows)
+            if self._feeder.needed:
+                for name, array in self._feeder.take(rows).items():
+                    device.write_input(name, array)
             device.write_scalar("control.first_row", first_row)
             device.run(entry, len(rows))
             entry, first_row = MICRO_STEP_ADD, first_row + len(rows)
         device.run(UPDATE, device.rows)
         return not device.read_scalar("control.found_inf")
+
+    def follow(self, batches: Iterable[RowNumbers]) -> None:
+        """Say which batches come next, so that what lies in files can be read ahead."""
+        self._feeder.follow(batches)
+
+    def close(self) -> None:
+        """Stop reading ahead."""
+        self._feeder.close()
 
     def loss(self) -> float | None:
         """Mean loss of the last step, from before its update; None if no term counted."""

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bpc.data import mnist
-from bpc.data.describe import SOURCES, describe
+from bpc.data.describe import describe
 from bpc.data.read import Dataset, check, read
 from bpc.errors import DataError, Span, ToolError
 from bpc.types import F32, F64
@@ -27,7 +27,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("source", OPTIONS)
 def test_what_is_read_is_what_was_described(source: str) -> None:
     description = describe(source, OPTIONS[source], SPAN)
     dataset = read(source, OPTIONS[source], SPAN, seed=1)

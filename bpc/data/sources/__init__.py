@@ -1,0 +1,1 @@
+"""Sources that lie in files: found, measured and opened, each record checked."""
