@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from bpc.expr import Const, Expr, Var, select, sqrt, square
+from bpc.expr import Const, Expr, Var, select, sqrt, square, walk
 from bpc.ir import Builder, Init, State, Value
 from bpc.spec.model import Spec
 from bpc.types import DType, LayerSchema, Option, compute_type
@@ -107,10 +107,12 @@ def step_parameter(
 
 
 def _tensor(make: UpdateBuilder, name: str, expr: Expr, **operands: Value) -> Value:
-    """A map over the elements of a parameter."""
+    """A map over the elements of a parameter; constants come from the optimizer's line."""
     names = tuple(operands)
     values = operands.values()
-    return make.b.add("map", *values, name=name, expr=expr, arguments=names, dtype=make.real)
+    constants = any(isinstance(part, Const) for part in walk(expr))
+    here = replace(make.b, span=make.spec.train.optimizer.span) if constants else make.b
+    return here.add("map", *values, name=name, expr=expr, arguments=names, dtype=make.real)
 
 
 def _decays(state: State) -> bool:

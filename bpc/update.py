@@ -221,19 +221,20 @@ def _norm_and_clip(make: UpdateBuilder, parameters: Sequence[State]) -> tuple[Va
             "map",
             part,
             unscale,
-            name=f"norm2.{state.name}",
+            name=f"grad_norm.{state.name}",
             expr=sqrt(Var("q")) * Var("u"),
             arguments=("q", "u"),
             dtype="f64",
         )
         metric = make.declare(norm_name(state.name), unscale, "metric", F64, _zero())
         make.write(metric.name, norm)
-        total = part if total is None else b.add("add", total, part, name="squares")
+        through = f"squares_through.{state.name}"
+        total = part if total is None else b.add("add", total, part, name=through)
     assert total is not None, "a network without parameters has no update"
     norm = make.scalar("norm", sqrt(Var("q")) * Var("u"), q=total, u=unscale)
     make.write("control.norm", norm)
     sound = and_(isfinite(Var("q")), isfinite(Var("l")))
-    found = make.scalar("found", select(sound, 0, 1), "i64", q=total, l=make.control("loss"))
+    found = make.scalar("nonfinite", select(sound, 0, 1), "i64", q=total, l=make.control("loss"))
     make.write("control.found_inf", found)
     limit = make.spec.train.clip
     if limit is None:
