@@ -84,7 +84,9 @@ def describe_threads(kernel: Kernel) -> str:
     if kernel.skeleton == "chunks":
         return f"each warp sums one chunk of {CHUNK} elements, {warps} chunks a block"
     if kernel.skeleton == "columns":
-        return f"a block makes {WARP} columns; its {warps} warps take slices of {SLICE} rows in turn"
+        return (
+            f"a block makes {WARP} columns; its {warps} warps take slices of {SLICE} rows in turn"
+        )
     if kernel.skeleton == "gemm":
         return f"a block makes {_BLOCK} x {_BLOCK} elements of acc, each thread 4 x 8 of them"
     if kernel.skeleton == "conv2d_weight":
@@ -141,9 +143,10 @@ def _table(kernel: Kernel) -> Holes:
         name = pointer_name(kernel, operand)
         pointers.append(f"{kind} {name} = reinterpret_cast<{kind}>(part[{at}]);")
     count = len(pointers)
+    # The word for the rows of the batch would make them an argument of the function.
     columns = (
-        f"[0] to [{count - 1}] addresses of the tensors, [{count}] elements of each, "
-        f"[{count + 1}] 1 where that is times rows, [{count + 2}] the first block"
+        f"[0] to [{count - 1}] addresses of tensors, [{count}] elements of each ([{count + 1}]: "
+        f"1 if for each row of the batch), [{count + 2}] first block"
     )
     return {
         "pointers": pointers,

@@ -27,7 +27,7 @@ _NAMES: tuple[Word, ...] = (
     (
         "x_part2",
         r"\w_part\d",
-        "in lists of tensors x#2: result number 2 of the parts that layer x is made of",
+        "in lists of tensors x#2: a further result, number 2, of the node x",
     ),
     ("d_x", r"\bd_\w", "the gradient of the loss (times scale / divisor) by x"),
     (
@@ -44,7 +44,11 @@ _NAMES: tuple[Word, ...] = (
     ("x.cols", r"\.cols\b", "x as sums over rows: a number a column"),
     ("x.chunks", r"\.chunks\b", "sums of x over chunks of 4096 elements, added up later"),
     ("x~2", r"\w~\d", "x computed once more, so that it need not be kept"),
-    ("parameter", r"\bparameter_in\b|_parameter\b", "of many parameters the one that a block serves"),
+    (
+        "parameter",
+        r"\bparameter_in\b|_parameter\b",
+        "of many parameters the one that a block serves",
+    ),
     ("r, c", r"\[&\]|\bc0\b", "the row and the column (the place in the row) of an element"),
     (
         "acc",
@@ -80,11 +84,20 @@ _NAMES: tuple[Word, ...] = (
 )
 
 _CONTROL: tuple[tuple[str, str], ...] = (
-    ("scale", "factor of the loss against underflow in 16 bits, else 1; set for a run, then by update"),
-    ("divisor", "terms that the step's loss will have, over all its batches; the host counts them "
-     "before the step"),
-    ("weight", "terms that the loss did have; summed by micro_step. update turns gradients by "
-     "divisor into those by weight"),
+    (
+        "scale",
+        "factor of the loss against underflow in 16 bits, else 1; set for a run, then by update",
+    ),
+    (
+        "divisor",
+        "terms that the step's loss will have, over all its batches; the host counts them "
+        "before the step",
+    ),
+    (
+        "weight",
+        "terms that the loss did have; by micro_step. update turns gradients over divisor "
+        "into those over weight",
+    ),
     ("loss", "sum of the terms, not yet divided; by micro_step"),
     ("base_lr", "learning rate before warmup and schedule; set for a run"),
     ("warmup", "steps over which the learning rate rises to its base; set for a run"),
@@ -97,8 +110,11 @@ _CONTROL: tuple[tuple[str, str], ...] = (
     ("first_row", "rows of the step's batches before this one; the host sets it before a batch"),
     ("updates", "updates so far, without skipped ones; 0 at first, then by update"),
     ("good", "steps since scale changed or a step was skipped; 0 at first, then by update"),
-    ("found_inf", "1 where a gradient or the loss was inf or NaN, so that the update was skipped; "
-     "by update, read by the host after every step"),
+    (
+        "found_inf",
+        "1 where a gradient or the loss was inf or NaN, so that the update was skipped; "
+        "by update, read by the host after every step",
+    ),
 )
 
 _HELPERS: tuple[Word, ...] = (
@@ -118,7 +134,8 @@ _HELPERS: tuple[Word, ...] = (
     (
         "bpc_row_sum, _max",
         r"\bbpc_row_(sum|max)\b",
-        "one warp reduces f(0) ... f(n - 1) in a fixed order; all lanes take part and get the result",
+        "one warp reduces f(0) ... f(n - 1) in a fixed order; all lanes take part "
+        "and get the result",
     ),
     ("bpc_serial_sum", r"\bbpc_serial_sum\b", "one thread adds n numbers in a fixed order"),
     (
@@ -139,7 +156,11 @@ _HELPERS: tuple[Word, ...] = (
         "true in all threads of the block that draws the last ticket: what all other blocks wrote "
         "is then visible to it (fences), and the ticket is 0 again; false in the others",
     ),
-    ("bpc_uniform", r"\bbpc_uniform\b", "a random number from 0 to 1 that its arguments alone decide"),
+    (
+        "bpc_uniform",
+        r"\bbpc_uniform\b",
+        "a random number from 0 to 1 that its arguments alone decide",
+    ),
     (
         "bpc_exp, ...",
         r"\bbpc_(exp|log|sqrt|pow|tanh|min|max|isfinite)\(",
@@ -196,7 +217,7 @@ def kept_lines(entry: Entry, program: Program) -> list[str]:
         if home in program.persistent and value != home
     )
     words = [
-        f"{value} as {home}" + (f" ({count} times)" if count > 1 else "")
+        f"{value} as {home}" + (f" ({count} tensors)" if count > 1 else "")
         for (value, home), count in pairs.items()
     ]
     given = [f"{value} as {role}" for role, value in entry.graph.outputs]

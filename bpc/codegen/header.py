@@ -10,7 +10,7 @@ import numpy as np
 from bpc.codegen.parts import UPDATES, unique_by_name
 from bpc.errors import Span
 from bpc.expr import render_formula
-from bpc.kernel import CHUNK, Kernel, Operand, Reduction, Statement, kernel_bytes
+from bpc.kernel import CHUNK, Extent, Kernel, Operand, Reduction, Statement, kernel_bytes
 from bpc.types import F32, F64, DType, Rows, Shape, format_shape
 
 _WIDTH = 94
@@ -75,7 +75,7 @@ def _sizes(kernel: Kernel, rows: int) -> str:
     """Bytes and FLOPs, with the rows where they matter."""
     read, written = kernel_bytes(kernel, rows)
     sizes = f"reads {read:,} B, writes {written:,} B, {kernel.flops:,} FLOPs"
-    return f"at {rows} rows {sizes}" if _grows(kernel) else sizes
+    return f"at {rows} rows {sizes}" if _grows(kernel) else f"at any batch {sizes}"
 
 
 def _grows(kernel: Kernel) -> bool:
@@ -157,6 +157,10 @@ def formulas(kernel: Kernel) -> list[str]:
             lines.append(formula(item))
         elif isinstance(item, Reduction):
             lines.append(_reduction(kernel, item))
+        elif isinstance(item, Extent):
+            lines.append(f"{item.label} = {format_shape((item.dim,)).strip('[]')}")
+        elif item.axis is not None:
+            lines.append(f"{item.label} = the element's place along axis {item.axis}")
     return lines
 
 
@@ -226,4 +230,3 @@ def _space(kernel: Kernel) -> str:
         return f"space {space}"
     row, column = _COUNTERS[kernel.skeleton]
     return f"space {space}: {row}, r < {outer}; {column}, c < {inner}"
-

@@ -45,9 +45,7 @@ def describe_node(node: Node) -> str:
 
 def describe_statement(node: Node) -> str:
     """The node beside its line of a kernel, which serves the first run of it and repetitions."""
-    words = describe_control(node)
-    title = describe_node(node).removesuffix(AGAIN)
-    return f"{title}: {words}" if words else title
+    return describe_control(node) or describe_node(node).removesuffix(AGAIN)
 
 
 def name_kernel(nodes: Sequence[Node], skeleton: str) -> str:

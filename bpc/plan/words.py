@@ -7,7 +7,7 @@ import re
 from bpc.ir import Node
 
 _WORDS = {
-    "unscale": "makes of a kept gradient, times scale / divisor, that of the mean over weight",
+    "unscale": "turns kept gradients into those of the mean loss, without scale",
     "norm": "length of all gradients together, unscaled",
     "nonfinite": "1 where a gradient or the loss is inf or NaN: the update is skipped",
     "factor": "of every gradient: unscaled, then clipped to the allowed norm if there is one",
