@@ -48,12 +48,12 @@ def build_clipping(
     """
     train, unscale = make.spec.train, _build_unscale(make)
     squares = {state.name: _measure(make, state, unscale) for state in parameters}
-    total = _add_up(make, list(squares.values()), "squares")
+    total = _add_up(make, squares, "squares_through")
     norm = _root(make, "norm", total, unscale)
     make.write("control.norm", norm)
     sound = and_(isfinite(Var("q")), isfinite(Var("l")))
     loss = make.control("loss")
-    found = make.scalar("found", select(sound, 0, 1), "i64", q=total, l=loss)
+    found = make.scalar("nonfinite", select(sound, 0, 1), "i64", q=total, l=loss)
     make.write("control.found_inf", found)
     factors: dict[int | None, Value] = {}
     for key in dict.fromkeys(settings[state.name].clip for state in parameters):
@@ -62,10 +62,10 @@ def build_clipping(
         if limit is None:
             factors[key] = make.scalar(name, Var("u"), make.real, u=unscale)
             continue
-        of_key = [squares[name] for name in squares if settings[name].clip == key]
+        of_key = {own: part for own, part in squares.items() if settings[own].clip == key}
         mine = norm
         if len(of_key) < len(squares):
-            mine = _root(make, f"{name}.norm", _add_up(make, of_key, f"{name}.squares"), unscale)
+            mine = _root(make, f"{name}.norm", _add_up(make, of_key, f"{name}.through"), unscale)
         share = minimum(Const(1.0), Const(limit) / (Var("n") + Const(CLIP_EPSILON)))
         factors[key] = make.scalar(name, Var("u") * share, make.real, u=unscale, n=mine)
     return Clipped(found, factors, train.clip_value)
@@ -95,7 +95,7 @@ def _measure(make: UpdateBuilder, state: State, unscale: Value) -> Value:
     axes = tuple(range(len(g.shape)))
     part = here.add("sum", squares, name=f"squares.{name}", axes=axes, dtype="f64")
     make.b = here
-    norm = _root(make, f"norm2.{name}", part, unscale)
+    norm = _root(make, f"grad_norm.{name}", part, unscale)
     make.b = b
     metric = make.declare(norm_name(name), unscale, "metric", F64, Init("zeros"))
     make.write(metric.name, norm)
@@ -106,9 +106,10 @@ def _root(make: UpdateBuilder, name: str, squares: Value, unscale: Value) -> Val
     return make.scalar(name, sqrt(Var("q")) * Var("u"), q=squares, u=unscale)
 
 
-def _add_up(make: UpdateBuilder, parts: Sequence[Value], name: str) -> Value:
+def _add_up(make: UpdateBuilder, parts: Mapping[str, Value], stem: str) -> Value:
+    """The sum over parameters in their order; each running sum is named by how far it goes."""
     assert parts, "a network without parameters has no update"
-    total = parts[0]
-    for part in parts[1:]:
-        total = make.b.add("add", total, part, name=name)
+    (_, total), *others = parts.items()
+    for name, part in others:
+        total = make.b.add("add", total, part, name=f"{stem}.{name}")
     return total

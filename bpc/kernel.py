@@ -35,8 +35,8 @@ RESERVED = frozenset(
         "r", "c", "q", "o", "j", "c0", "rows", "slice", "arena", "offsets", "value", "first",
         "last", "all", "count", "total", "part", "block", "blocks", "unit", "start", "end", "tile",
         "shape", "units", "image", "channel", "line", "finished", "out", "in", "tap_row", "sum",
-        "main", "f16", "bf16", "float", "double", "int", "bool", "char", "long", "void", "int32_t",
-        "int64_t", "uint8_t", "uint32_t", "uint64_t",
+        "main", "part_length", "f16", "bf16", "float", "double", "int", "bool", "char", "long",
+        "void", "int32_t", "int64_t", "uint8_t", "uint32_t", "uint64_t",
     )
 )
 """Names that the text around a kernel's statements uses itself: no label or function has one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from bpc.expr import Expr, Var
+from bpc.expr import Const, Expr, Var, walk
 from bpc.ir import Builder, Init, State, Value
 from bpc.spec.model import Spec
 from bpc.types import DType
@@ -30,10 +30,12 @@ class UpdateBuilder:
         return self.b.add("map", *values, name=name, expr=expr, arguments=names, dtype=dtype)
 
     def tensor(self, name: str, expr: Expr, dtype: DType, **operands: Value) -> Value:
-        """A map over the elements of a parameter."""
+        """A map over the elements of a parameter; constants come from the optimizer's line."""
         names = tuple(operands)
         values = operands.values()
-        return self.b.add("map", *values, name=name, expr=expr, arguments=names, dtype=dtype.name)
+        constants = any(isinstance(part, Const) for part in walk(expr))
+        b = replace(self.b, span=self.spec.train.optimizer.span) if constants else self.b
+        return b.add("map", *values, name=name, expr=expr, arguments=names, dtype=dtype.name)
 
     def rounded(self, name: str, expr: Expr, **operands: Value) -> Value:
         """A scalar computed in f64 and rounded once to the type of the update; made once a name.

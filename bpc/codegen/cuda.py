@@ -24,7 +24,8 @@ from bpc.codegen.cuda_skeletons import (
     pack_width,
     table_numbers,
 )
-from bpc.codegen.header import describe, list_after, list_lines
+from bpc.codegen.glossary import glossary, kept_lines
+from bpc.codegen.header import describe, describe_joined, list_after, name_tail
 from bpc.codegen.launches import TABLE, Launch, group_launches
 from bpc.codegen.parts import (
     arguments,
@@ -129,8 +130,8 @@ def _group(entry: Entry, rows: int) -> list[tuple[Sequence[Kernel], Launch]]:
 
 
 _ENTRIES = {
-    "micro_step": "a batch forward and back: its loss, and the gradient of every parameter",
-    "micro_step_add": "a further batch of the same step, whose gradients are added",
+    "micro_step": "the first batch of a step forward and back: loss, gradient of every parameter",
+    "micro_step_add": "a further batch of the same step: adds to the loss and gradients there",
     "update": "once a step: from the gradients to new weights",
     "evaluate": "the loss of a batch, with nothing kept for gradients",
     "predict": "the model's result for a batch",
@@ -158,12 +159,20 @@ def _page(
         words = dict.fromkeys(item.function for item in shown)
         contents.append(f"{name}: {_ENTRIES.get(name, '')}".rstrip(": "))
         contents += list_after("   launches", words)
+        contents += kept_lines(program.entries[name], program)
     sections = [
         {"text": function.text, "title": starts.get(at)}
         for at, function in enumerate(writer.order)
     ]
     index = "long long" if wide else "int"
-    return {"title": title, "index_type": index, "contents": contents, "functions": sections}
+    text = "\n".join([*contents, *(function.text for function in writer.order)])
+    return {
+        "title": title,
+        "index_type": index,
+        "contents": contents,
+        "functions": sections,
+        "glossary": glossary(text),
+    }
 
 
 # -- functions ------------------------------------------------------------------------------------
@@ -244,8 +253,7 @@ class _Writer:
             self.names[other] for other, joined in self.needs.items() if key in joined.parts
         ]
         if need.role == "tail":
-            who = "one warp" if kernel.skeleton == "rows" else "one thread"
-            return list_after(f"runs in {who} of the last block of", callers)
+            return list_after(f"runs in {name_tail(kernel)} of the last block of", callers)
         lines = [f"{blocks}: {describe_threads(kernel)}"]
         return lines + list_after("runs in every block of", callers)
 
@@ -264,7 +272,12 @@ class _Writer:
             values = {
                 "name": name,
                 "calls": [{"name": call.name, "call": ", ".join(call.arguments)} for call in calls],
-                "places": list_after("from", list_lines(s for k in need.kernels for s in k.spans)),
+                "header": describe_joined(
+                    [call.name for call in calls],
+                    [self.functions[key].kernel for key in keys],
+                    [self.needs[key].kernels[0] for key in keys],
+                    need.kernels,
+                ),
                 "threads": main.threads,
                 "parameters": [str(parameter) for parameter in parameters],
             }

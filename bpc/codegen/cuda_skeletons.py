@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from bpc.codegen.lines import Lines, offset, pointee, register, render_dim
@@ -26,6 +27,7 @@ from bpc.types import BIT, Rows, elements, extent, multiply
 WARP = 32
 _THREADS = {"flat": 256, "columns": 256, "scalar": WARP}
 _DEFAULT_THREADS = 128
+SLICE = 256  # rows that one warp of a sum over columns takes at a time (bpc_column_slice)
 _BLOCK = 64  # rows and columns of the block of a product that one block computes
 
 
@@ -82,7 +84,9 @@ def describe_threads(kernel: Kernel) -> str:
     if kernel.skeleton == "chunks":
         return f"each warp sums one chunk of {CHUNK} elements, {warps} chunks a block"
     if kernel.skeleton == "columns":
-        return f"a block makes {WARP} columns; its {warps} warps take slices of 256 rows in turn"
+        return (
+            f"a block makes {WARP} columns; its {warps} warps take slices of {SLICE} rows in turn"
+        )
     if kernel.skeleton == "gemm":
         return f"a block makes {_BLOCK} x {_BLOCK} elements of acc, each thread 4 x 8 of them"
     if kernel.skeleton == "conv2d_weight":
@@ -139,7 +143,17 @@ def _table(kernel: Kernel) -> Holes:
         name = pointer_name(kernel, operand)
         pointers.append(f"{kind} {name} = reinterpret_cast<{kind}>(part[{at}]);")
     count = len(pointers)
-    return {"pointers": pointers, "part_width": count + 3, "elements": f"bpc_index(part[{count}])"}
+    # The word for the rows of the batch would make them an argument of the function.
+    columns = (
+        f"[0] to [{count - 1}] addresses of tensors, [{count}] elements of each ([{count + 1}]: "
+        f"1 if for each row of the batch), [{count + 2}] first block"
+    )
+    return {
+        "pointers": pointers,
+        "part_width": count + 3,
+        "part_columns": columns,
+        "elements": f"bpc_index(part[{count}])",
+    }
 
 
 def _flat(kernel: Kernel) -> Holes:
@@ -172,7 +186,23 @@ def _rows(kernel: Kernel) -> Holes:
 
 def _chunks(kernel: Kernel) -> Holes:
     table = _table(kernel)
-    return {**table, "count": table["elements"], **chunk_holes(kernel, Lines(kernel))}
+    holes = chunk_holes(kernel, Lines(kernel))
+    return {**table, "count": table["elements"], "chunk": CHUNK, **holes}
+
+
+def _columns(kernel: Kernel) -> Holes:
+    holes = column_holes(kernel)
+    plain = str(holes["reduced"]).isalnum()
+    uses_r = any(re.search(r"\br\b", line) for line in (*holes["row"], *holes["body"]))
+    return {
+        **holes,
+        "columns": WARP,
+        "slots": _THREADS["columns"] // WARP,
+        "slice": SLICE,
+        "length": holes["reduced"] if plain else "reduced",
+        "single": holes["outer"] == "1",
+        "uses_r": uses_r,
+    }
 
 
 def _epilogue(kernel: Kernel) -> Holes:
@@ -192,7 +222,7 @@ SKELETONS = {
     "flat": _flat,
     "rows": _rows,
     "chunks": _chunks,
-    "columns": column_holes,
+    "columns": _columns,
     "scalar": scalar_holes,
     "gemm": _gemm,
     "conv2d": _conv2d,

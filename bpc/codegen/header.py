@@ -10,8 +10,8 @@ import numpy as np
 from bpc.codegen.parts import UPDATES, unique_by_name
 from bpc.errors import Span
 from bpc.expr import render_formula
-from bpc.kernel import CHUNK, Kernel, Operand, Reduction, Statement, kernel_bytes
-from bpc.types import F64, DType, Shape, format_shape
+from bpc.kernel import CHUNK, Extent, Kernel, Operand, Reduction, Statement, kernel_bytes
+from bpc.types import F32, F64, DType, Rows, Shape, format_shape
 
 _WIDTH = 94
 _MOST_SERVED = 12
@@ -26,28 +26,77 @@ def describe(kernel: Kernel, group: Sequence[Kernel], rows: int) -> list[str]:
         group: all kernels that the function serves; the first is the one it is written for.
         rows: the planned number of rows, for sizes.
     """
-    read, written = kernel_bytes(kernel, rows)
     served = unique_by_name(other for other in group if "_again" not in other.name) or [group[0]]
     together = kernel != group[0] and len(served) > 1
     lines = formulas(kernel)
+    if len(served) > 1:
+        lines.append(f"of the first of {len(served)} that it serves, {served[0].name}:")
     lines += _tensors("reads ", kernel.reads, together)
     lines += _tensors("writes", kernel.writes, together)
     lines += list_after("nodes ", kernel.nodes)
     lines.append(_space(kernel))
-    lines.append(f"at {rows} rows reads {read:,} B, writes {written:,} B, {kernel.flops:,} FLOPs")
+    lines.append(_sizes(kernel, rows))
     lines += list_after("from", list_lines(span for other in served for span in other.spans))
     # Repetitions are left out: a plan for another budget should not change the text.
-    return lines + (_served(served) if len(served) > 1 else [])
+    return lines + (_served(served, rows) if len(served) > 1 else [])
 
 
-def _served(served: Sequence[Kernel]) -> list[str]:
+def describe_joined(
+    names: Sequence[str], parts: Sequence[Kernel], first: Sequence[Kernel], served: Sequence[Kernel]
+) -> list[str]:
+    """What a function does that calls others, as one.
+
+    Args:
+        names: of the functions that it calls: the one of every block, then those of the last.
+        parts: the kernels that these are written for.
+        first: of each of them, the first kernel that it serves.
+        served: all kernels that the function serves.
+    """
+    made = {operand.value for kernel in served for operand in kernel.writes}
+    reads = [o for kernel in first for o in kernel.reads if o.value not in made]
+    writes = [o for kernel in first for o in kernel.writes]
+    tails = zip(names[1:], parts[1:], strict=True)
+    return [
+        f"every block runs {names[0]}; the block that finishes last goes on:",
+        *list_after("then  ", (f"{name} ({name_tail(kernel)})" for name, kernel in tails)),
+        *_tensors("reads ", reads, False),
+        *_tensors("writes", writes, False),
+        *list_after("nodes ", dict.fromkeys(node for kernel in first for node in kernel.nodes)),
+        *list_after("from", list_lines(span for kernel in served for span in kernel.spans)),
+    ]
+
+
+def name_tail(kernel: Kernel) -> str:
+    """Who runs what follows in the last block."""
+    return "one warp" if kernel.skeleton == "rows" else "one thread"
+
+
+def _sizes(kernel: Kernel, rows: int) -> str:
+    """Bytes and FLOPs, with the rows where they matter."""
+    read, written = kernel_bytes(kernel, rows)
+    sizes = f"reads {read:,} B, writes {written:,} B, {kernel.flops:,} FLOPs"
+    return f"at {rows} rows {sizes}" if _grows(kernel) else f"at any batch {sizes}"
+
+
+def _grows(kernel: Kernel) -> bool:
+    """Whether the kernel's work depends on the rows of the batch."""
+    operands = (*kernel.reads, *kernel.writes)
+    shapes = (kernel.space, *(operand.dims for operand in operands))
+    return any(isinstance(dim, Rows) for shape in shapes for dim in shape)
+
+
+def _served(served: Sequence[Kernel], rows: int) -> list[str]:
     words = [
         f"{kernel.name} {format_shape(kernel.space)} ({_numbers(kernel.spans)})"
         for kernel in served[:_MOST_SERVED]
     ]
     if len(served) > _MOST_SERVED:
         words[-1] += f" and {len(served) - _MOST_SERVED} more"
-    return list_after("serves", words)
+    moved = [kernel_bytes(kernel, rows) for kernel in served]
+    read, written = (sum(side) for side in zip(*moved, strict=True))
+    flops = sum(kernel.flops for kernel in served)
+    total = f"all {len(served)}: read {read:,} B, write {written:,} B, {flops:,} FLOPs"
+    return [*list_after("serves", words), total]
 
 
 def _numbers(spans: Iterable[Span]) -> str:
@@ -108,13 +157,20 @@ def formulas(kernel: Kernel) -> list[str]:
             lines.append(formula(item))
         elif isinstance(item, Reduction):
             lines.append(_reduction(kernel, item))
+        elif isinstance(item, Extent):
+            lines.append(f"{item.label} = {format_shape((item.dim,)).strip('[]')}")
+        elif item.axis is not None:
+            lines.append(f"{item.label} = the element's place along axis {item.axis}")
     return lines
 
 
 def formula(item: Statement) -> str:
     """A statement as a person writes it, with numbers as short as its type tells them apart."""
     text = render_formula(item.expr, dict(item.names))
-    return f"{item.label} = {_LONG_NUMBER.sub(lambda m: _short(m[0], item.compute), text)}"
+    number = _LONG_NUMBER.sub(lambda m: _short(m[0], item.compute), text)
+    # Of 16-bit results it is the rule, and said at the head of the file.
+    rounded = item.dtype == F32 and item.compute == F64
+    return f"{item.label} = {number}" + (", rounded to f32" if rounded else "")
 
 
 def _short(number: str, compute: DType) -> str:
@@ -125,9 +181,12 @@ def _reduction(kernel: Kernel, item: Reduction) -> str:
     if kernel.skeleton == "columns":
         return f"{item.label}[c] = {item.kind} over r of {item.source}[r, c]"
     if kernel.skeleton == "chunks":
-        return f"{item.label} = {item.kind} over {CHUNK} elements each of {item.source}"
+        return f"{item.label}[chunk] = {item.kind} of {item.source} over {CHUNK} elements a chunk"
     if kernel.skeleton == "scalar":
         return f"{item.label} = {item.kind} of the {item.count} values of {item.source}"
+    if kernel.outer_dim == 1:
+        count = format_shape((kernel.inner_dim,)).strip("[]")
+        return f"{item.label} = {item.kind} over all c < {count} of {item.source}"
     return f"{item.label}[r] = {item.kind} over c of {item.source}"
 
 
@@ -164,10 +223,10 @@ def _space(kernel: Kernel) -> str:
     outer = format_shape((kernel.outer_dim,)).strip("[]")
     inner = format_shape((kernel.inner_dim,)).strip("[]")
     if kernel.skeleton == "rows":
-        rows = "1 row" if outer == "1" else f"{outer} rows"
-        return f"space {space}: {rows} r, {inner} elements c along each"
+        if outer == "1":
+            return f"space {space}, taken as one row: element c < {inner}"
+        return f"space {space}: row r < {outer}, element c < {inner} of a row"
     if kernel.skeleton not in _COUNTERS:
         return f"space {space}"
     row, column = _COUNTERS[kernel.skeleton]
     return f"space {space}: {row}, r < {outer}; {column}, c < {inner}"
-

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from bpc.ir import Node
 from bpc.plan.repeats import REPEAT, original
+from bpc.plan.words import describe_control
 
 LONGEST = 60
 _PLAIN = ("map", "row_reduce", "col_reduce", "chunk_reduce", "combine", "sum", "mean")
@@ -44,7 +45,7 @@ def describe_node(node: Node) -> str:
 
 def describe_statement(node: Node) -> str:
     """The node beside its line of a kernel, which serves the first run of it and repetitions."""
-    return describe_node(node).removesuffix(AGAIN)
+    return describe_control(node) or describe_node(node).removesuffix(AGAIN)
 
 
 def name_kernel(nodes: Sequence[Node], skeleton: str) -> str:

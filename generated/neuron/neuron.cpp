@@ -60,11 +60,11 @@ static void z_linear_a_sigmoid_with_gradient(char* arena, const int64_t* offsets
 
 // loss
 //   loss_terms = 0.5 * (a - target)^2
-//   loss_rows[r] = sum over c of loss_terms
+//   loss_rows = sum over all c < batch of loss_terms
 //   reads  a f64[batch], target f64[batch]
 //   writes loss.rows f64[]
 //   nodes  loss.terms, loss.rows
-//   space [batch, 1]: 1 row r, batch elements c along each
+//   space [batch, 1], taken as one row: element c < batch
 //   at 1 rows reads 16 B, writes 8 B, 4 FLOPs
 //   from specs/worked/neuron.yaml:19
 static void loss(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
@@ -86,11 +86,12 @@ static void loss(char* arena, const int64_t* offsets, int64_t rows, int64_t slic
 }
 
 // loss_weight
+//   loss_weight_extent = batch
 //   loss_weight = loss_weight_extent
 //   writes loss.weight f64[]
 //   nodes  loss.weight
 //   space []
-//   at 1 rows reads 0 B, writes 8 B, 0 FLOPs
+//   at any batch reads 0 B, writes 8 B, 0 FLOPs
 //   from specs/worked/neuron.yaml:19
 static void loss_weight(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
   double* loss_weight_out = (double*)(arena + offsets[0]);
@@ -175,7 +176,7 @@ static void z_linear_weight_gradient(char* arena, const int64_t* offsets, int64_
 //   writes unscale f64[], square.z.weight f64[]
 //   nodes  unscale, square.z.weight
 //   space []
-//   at 1 rows reads 32 B, writes 16 B, 5 FLOPs
+//   at any batch reads 32 B, writes 16 B, 5 FLOPs
 //   from specs/worked/neuron.yaml:24, :16
 static void update_control(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
   const double* control_divisor_in = (const double*)(arena + offsets[0]);
@@ -189,7 +190,7 @@ static void update_control(char* arena, const int64_t* offsets, int64_t rows, in
   const double control_weight = bpc_load(control_weight_in, 0);
   const double control_scale = bpc_load(control_scale_in, 0);
   const double grad_z_weight = bpc_load(grad_z_weight_in, 0);
-  // control, specs/worked/neuron.yaml:24
+  // turns kept gradients into those of the mean loss, without scale, specs/worked/neuron.yaml:24
   const double unscale = (control_weight > 0.0 ? control_divisor / (control_weight * control_scale) : 0.0);
   bpc_store(unscale_out, 0, unscale);
   // norm of z.weight, specs/worked/neuron.yaml:16
@@ -198,14 +199,16 @@ static void update_control(char* arena, const int64_t* offsets, int64_t rows, in
 }
 
 // norm_z
-//   squares_z_parameter_chunks = sum over 4096 elements each of square_z_parameter
+//   squares_z_parameter_chunks[chunk] = sum of square_z_parameter over 4096 elements a chunk
+//   of the first of 2 that it serves, norm_z_weight:
 //   reads  square_z_parameter = square.z.weight f64[]
 //   writes squares_z_parameter_chunks = squares.z.weight.chunks f64[]
 //   nodes  squares.z.weight.chunks
 //   space [1, 1], every element c
-//   at 1 rows reads 8 B, writes 8 B, 1 FLOPs
+//   at any batch reads 8 B, writes 8 B, 1 FLOPs
 //   from specs/worked/neuron.yaml:16
 //   serves norm_z_weight [1, 1] (:16), norm_z_bias [1] (:16)
+//   all 2: read 16 B, write 16 B, 2 FLOPs
 static void norm_z(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
   const double* square_z_parameter_in = (const double*)(arena + offsets[0]);
   double* squares_z_parameter_chunks_out = (double*)(arena + offsets[1]);
@@ -224,20 +227,20 @@ static void norm_z(char* arena, const int64_t* offsets, int64_t rows, int64_t sl
 
 // norm_all
 //   squares_z_weight = sum of the 1 values of squares_z_weight_chunks
-//   norm2_z_weight = sqrt(squares_z_weight) * unscale
+//   grad_norm_z_weight = sqrt(squares_z_weight) * unscale
 //   square_z_bias = grad_z_bias^2
 //   reads  squares.z.weight.chunks f64[], unscale f64[], grad.z.bias f64[]
-//   writes squares.z.weight f64[], norm2.z.weight f64[], square.z.bias f64[]
-//   nodes  squares.z.weight, norm2.z.weight, square.z.bias
+//   writes squares.z.weight f64[], grad_norm.z.weight f64[], square.z.bias f64[]
+//   nodes  squares.z.weight, grad_norm.z.weight, square.z.bias
 //   space []
-//   at 1 rows reads 24 B, writes 24 B, 7 FLOPs
+//   at any batch reads 24 B, writes 24 B, 7 FLOPs
 //   from specs/worked/neuron.yaml:16
 static void norm_all(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
   const double* squares_z_weight_chunks_in = (const double*)(arena + offsets[0]);
   const double* unscale_in = (const double*)(arena + offsets[1]);
   const double* grad_z_bias_in = (const double*)(arena + offsets[2]);
   double* squares_z_weight_out = (double*)(arena + offsets[3]);
-  double* norm2_z_weight_out = (double*)(arena + offsets[4]);
+  double* grad_norm_z_weight_out = (double*)(arena + offsets[4]);
   double* square_z_bias_out = (double*)(arena + offsets[5]);
 
   const double unscale = bpc_load(unscale_in, 0);
@@ -245,36 +248,36 @@ static void norm_all(char* arena, const int64_t* offsets, int64_t rows, int64_t 
   const double squares_z_weight = bpc_serial_sum<double>(squares_z_weight_chunks_in, 1);
   bpc_store(squares_z_weight_out, 0, squares_z_weight);
   // norm of z.weight, specs/worked/neuron.yaml:16
-  const double norm2_z_weight = bpc_sqrt(squares_z_weight) * unscale;
-  bpc_store(norm2_z_weight_out, 0, norm2_z_weight);
+  const double grad_norm_z_weight = bpc_sqrt(squares_z_weight) * unscale;
+  bpc_store(grad_norm_z_weight_out, 0, grad_norm_z_weight);
   const double square_z_bias = grad_z_bias * grad_z_bias;  // norm of z.bias, specs/worked/neuron.yaml:16
   bpc_store(square_z_bias_out, 0, square_z_bias);
 }
 
 // update_control_2
 //   squares_z_bias = sum of the 1 values of squares_z_bias_chunks
-//   norm2_z_bias = sqrt(squares_z_bias) * unscale
-//   squares = squares_z_weight + squares_z_bias
-//   norm = sqrt(squares) * unscale
-//   found = 0 if isfinite(squares) and isfinite(control_loss) else 1
+//   grad_norm_z_bias = sqrt(squares_z_bias) * unscale
+//   squares_through_z_bias = squares_z_weight + squares_z_bias
+//   norm = sqrt(squares_through_z_bias) * unscale
+//   nonfinite = 0 if isfinite(squares_through_z_bias) and isfinite(control_loss) else 1
 //   factor = unscale
 //   update_number = control_updates + 1
 //   lr = control_base_lr * min(1, update_number / max(control_warmup, 1))
-//   updates = control_updates if found else update_number
+//   updates = control_updates if nonfinite else update_number
 //   window = control_window + 1
 //   lr_rate_exact = lr
 //   lr_rate = lr_rate_exact
-//   next_z_weight = z_weight if found else z_weight - lr_rate * (grad_z_weight * factor)
-//   next_z_bias = z_bias if found else z_bias - lr_rate * (grad_z_bias * factor)
+//   next_z_weight = z_weight if nonfinite else z_weight - lr_rate * (grad_z_weight * factor)
+//   next_z_bias = z_bias if nonfinite else z_bias - lr_rate * (grad_z_bias * factor)
 //   reads  squares.z.bias.chunks f64[], unscale f64[], squares.z.weight f64[], control.loss f64[],
 //          control.updates i64[], control.base_lr f64[], control.warmup f64[], control.window i64[],
 //          z.weight f64[], grad.z.weight f64[], z.bias f64[], grad.z.bias f64[]
-//   writes norm2.z.bias f64[], norm f64[], found i64[], lr f64[], updates i64[], window i64[],
-//          next.z.weight f64[], next.z.bias f64[]
-//   nodes  squares.z.bias, norm2.z.bias, squares, norm, found, factor, update.number, lr, updates,
-//          window, lr.rate.exact, lr.rate, next.z.weight, next.z.bias
+//   writes grad_norm.z.bias f64[], norm f64[], nonfinite i64[], lr f64[], updates i64[],
+//          window i64[], next.z.weight f64[], next.z.bias f64[]
+//   nodes  squares.z.bias, grad_norm.z.bias, squares_through.z.bias, norm, nonfinite, factor,
+//          update.number, lr, updates, window, lr.rate.exact, lr.rate, next.z.weight, next.z.bias
 //   space []
-//   at 1 rows reads 96 B, writes 64 B, 31 FLOPs
+//   at any batch reads 96 B, writes 64 B, 31 FLOPs
 //   from specs/worked/neuron.yaml:16, :24
 static void update_control_2(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
   const double* squares_z_bias_chunks_in = (const double*)(arena + offsets[0]);
@@ -289,9 +292,9 @@ static void update_control_2(char* arena, const int64_t* offsets, int64_t rows, 
   const double* grad_z_weight_in = (const double*)(arena + offsets[9]);
   const double* z_bias_in = (const double*)(arena + offsets[10]);
   const double* grad_z_bias_in = (const double*)(arena + offsets[11]);
-  double* norm2_z_bias_out = (double*)(arena + offsets[12]);
+  double* grad_norm_z_bias_out = (double*)(arena + offsets[12]);
   double* norm_out = (double*)(arena + offsets[13]);
-  int64_t* found_out = (int64_t*)(arena + offsets[14]);
+  int64_t* nonfinite_out = (int64_t*)(arena + offsets[14]);
   double* lr_out = (double*)(arena + offsets[15]);
   int64_t* updates_out = (int64_t*)(arena + offsets[16]);
   int64_t* window_out = (int64_t*)(arena + offsets[17]);
@@ -311,32 +314,40 @@ static void update_control_2(char* arena, const int64_t* offsets, int64_t rows, 
   const double grad_z_bias = bpc_load(grad_z_bias_in, 0);
   const double squares_z_bias = bpc_serial_sum<double>(squares_z_bias_chunks_in, 1);
   // norm of z.bias, specs/worked/neuron.yaml:16
-  const double norm2_z_bias = bpc_sqrt(squares_z_bias) * unscale;
-  bpc_store(norm2_z_bias_out, 0, norm2_z_bias);
-  const double squares = squares_z_weight + squares_z_bias;  // control, specs/worked/neuron.yaml:24
-  const double norm = bpc_sqrt(squares) * unscale;  // control, specs/worked/neuron.yaml:24
+  const double grad_norm_z_bias = bpc_sqrt(squares_z_bias) * unscale;
+  bpc_store(grad_norm_z_bias_out, 0, grad_norm_z_bias);
+  // running sum, up to z.bias, specs/worked/neuron.yaml:24
+  const double squares_through_z_bias = squares_z_weight + squares_z_bias;
+  // length of all gradients together, unscaled, specs/worked/neuron.yaml:24
+  const double norm = bpc_sqrt(squares_through_z_bias) * unscale;
   bpc_store(norm_out, 0, norm);
-  // control, specs/worked/neuron.yaml:24
-  const int64_t found = int64_t((bpc_isfinite(squares) && bpc_isfinite(control_loss) ? 0.0 : 1.0));
-  bpc_store(found_out, 0, found);
-  const double factor = unscale;  // control, specs/worked/neuron.yaml:24
-  // control, specs/worked/neuron.yaml:24
+  // 1 where a gradient or the loss is inf or NaN: the update is skipped, specs/worked/neuron.yaml:24
+  const int64_t nonfinite = int64_t((bpc_isfinite(squares_through_z_bias) && bpc_isfinite(control_loss) ? 0.0
+      : 1.0));
+  bpc_store(nonfinite_out, 0, nonfinite);
+  // of every gradient: unscaled, then clipped to the allowed norm if there is one,
+  //   specs/worked/neuron.yaml:24
+  const double factor = unscale;
+  // counted from 1, specs/worked/neuron.yaml:24
   const int64_t update_number = int64_t((double(control_updates)) + 1.0);
-  // control, specs/worked/neuron.yaml:24
+  // learning rate of this update: base, warmup, schedule, specs/worked/neuron.yaml:24
   const double lr = control_base_lr * bpc_min(1.0, (double(update_number)) / bpc_max(control_warmup, 1.0));
   bpc_store(lr_out, 0, lr);
-  // control, specs/worked/neuron.yaml:24
-  const int64_t updates = int64_t(((double(found)) ? (double(control_updates)) : (double(update_number))));
+  // updates made, without skipped ones, specs/worked/neuron.yaml:24
+  const int64_t updates = int64_t(((double(nonfinite)) ? (double(control_updates))
+      : (double(update_number))));
   bpc_store(updates_out, 0, updates);
-  const int64_t window = int64_t((double(control_window)) + 1.0);  // control, specs/worked/neuron.yaml:24
+  // steps made, with skipped ones, specs/worked/neuron.yaml:24
+  const int64_t window = int64_t((double(control_window)) + 1.0);
   bpc_store(window_out, 0, window);
-  const double lr_rate_exact = lr;  // control, specs/worked/neuron.yaml:24
-  const double lr_rate = lr_rate_exact;  // control, specs/worked/neuron.yaml:24
+  const double lr_rate_exact = lr;  // lr in the type of the weights, specs/worked/neuron.yaml:24
+  const double lr_rate = lr_rate_exact;  // lr in the type of the weights, specs/worked/neuron.yaml:24
   // sgd of z.weight, specs/worked/neuron.yaml:16
-  const double next_z_weight = ((double(found)) ? z_weight : z_weight - lr_rate * (grad_z_weight * factor));
+  const double next_z_weight = ((double(nonfinite)) ? z_weight : z_weight
+      - lr_rate * (grad_z_weight * factor));
   bpc_store(next_z_weight_out, 0, next_z_weight);
   // sgd of z.bias, specs/worked/neuron.yaml:16
-  const double next_z_bias = ((double(found)) ? z_bias : z_bias - lr_rate * (grad_z_bias * factor));
+  const double next_z_bias = ((double(nonfinite)) ? z_bias : z_bias - lr_rate * (grad_z_bias * factor));
   bpc_store(next_z_bias_out, 0, next_z_bias);
 }
 

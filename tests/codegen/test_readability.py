@@ -29,7 +29,7 @@ def load_script() -> Any:
 
 
 SCRIPT = load_script()
-VERBS = ("reads", "writes", "nodes", "from", "serves")
+VERBS = ("then", "reads", "writes", "nodes", "from", "serves")
 WHO = {
     "elements of acc": "matrix product",
     "one row": "per row",
@@ -80,8 +80,8 @@ def answer(text: str) -> dict[str, dict[str, Any]]:
     found = {}
     for name in re.findall(r"__global__ \S+ void (\w+)\(", text):
         own = known[name]
-        calls = re.search(r"every block runs (\w+);(?s:.*)alone,\s*(.*)", own["text"])
-        tails = calls[2].split(", then ") if calls else []
+        calls = re.search(r"every block runs (\w+);", own["text"])
+        tails = re.findall(r"(\w+) \(", own["then"]) if calls else []
         parts = [known[part] for part in ([calls[1], *tails] if calls else [name])]
         found[name] = read_parts(parts) | {
             "lines": numbers(own["from"]),
