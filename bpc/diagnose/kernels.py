@@ -4,8 +4,9 @@ The network's step runs launch by launch in the simulator with every check on, e
 guarded buffer of its own that holds what lay in memory at that moment; the results of the first
 way of running are what the next launch finds. No text runs unchecked: one that is at fault could
 take the process with it. A launch is sound if nothing is reported, exactly the bytes of its
-results were written, its results are the same in every mode and order of threads, and they are
-within the stated bound of a float64 evaluation of its nodes.
+results were written, its results are the same in every mode and order of threads, they have the
+bits of the C++ kernels of the CPU, and they are within the stated bound of a float64 evaluation of
+its nodes.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from numpy.typing import NDArray
 
 from bpc.codegen.cuda import CudaLaunch, CudaSource
 from bpc.diagnose.oracle import Oracle, compare, decode, widen_all
+from bpc.diagnose.twin import Twin
 from bpc.errors import Span
 from bpc.ir import Value
 from bpc.kernel import Kernel
 from bpc.passes.layout import plain_layout
 from bpc.plan.program import Entry, Program
+from bpc.runtime.device import Array
 from bpc.runtime.host_arena import HostArena
 from bpc.runtime.sim.buffers import GuardedBuffer
 from bpc.runtime.sim.launch import LaunchOptions
@@ -105,6 +108,7 @@ def check_kernels(
     rows: Sequence[int],
     runs: Sequence[Run] = RUNS,
     told: Callable[[str], None] = lambda text: None,
+    twin: Twin | None = None,
 ) -> tuple[KernelCheck, ...]:
     """Check every launch of every entry point.
 
@@ -116,6 +120,7 @@ def check_kernels(
         rows: how many rows to run with; short batches show what guards are worth.
         runs: the ways of running each launch.
         told: progress.
+        twin: the program on the CPU, whose bits results are compared with.
     """
     text = self_contained(source, "network.cu")
     modules = {run.mode: _load(text, run.mode) for run in runs}
@@ -126,9 +131,9 @@ def check_kernels(
             told(f"{name}, {count} rows")
             prepare(device, name, count)
             for launch in source.launches[name]:
-                item = _take(device, program.entries[name], launch, count)
+                item = _take(device, program.entries[name], launch, count, twin)
                 for home, raw in _check_launch(item, modules, runs, checks).items():
-                    _bytes(device, item.entry, home)[...] = raw
+                    _bytes(device.arena, item.entry, home)[...] = raw
     return tuple(checks.values())
 
 
@@ -146,16 +151,25 @@ class _Item:
     rows: int
     before: Mapping[str, Bytes]
     values: Mapping[str, Value]
+    twin: Mapping[str, Bytes]  # what the C++ kernels leave; empty if they were not run
 
     def kernels(self) -> list[Kernel]:
         """The launch's kernels in order."""
         return [self.entry.kernels[at] for at in (*self.launch.kernels, *self.launch.tails)]
 
 
-def _take(device: HostArena, entry: Entry, launch: CudaLaunch, rows: int) -> _Item:
+def _take(
+    device: HostArena, entry: Entry, launch: CudaLaunch, rows: int, twin: Twin | None
+) -> _Item:
     """A launch with a copy of what lies in memory."""
-    before = {home: _bytes(device, entry, home).copy() for home in _homes(entry, launch)}
-    return _Item(entry, launch, rows, before, entry.graph.values())
+    homes = _homes(entry, launch)
+    before = {home: _bytes(device.arena, entry, home).copy() for home in homes}
+    after = {}
+    order = (*launch.kernels, *launch.tails)
+    for at, arena in twin.run(device.arena, entry.name, order, rows) if twin else ():
+        written = [entry.storage[operand.value] for operand in entry.kernels[at].writes]
+        after.update((home, _bytes(arena, entry, home).copy()) for home in written)
+    return _Item(entry, launch, rows, before, entry.graph.values(), after)
 
 
 def _homes(entry: Entry, launch: CudaLaunch) -> list[str]:
@@ -165,9 +179,9 @@ def _homes(entry: Entry, launch: CudaLaunch) -> list[str]:
     return list(dict.fromkeys(entry.storage[item.value] for item in operands))
 
 
-def _bytes(device: HostArena, entry: Entry, home: str) -> Bytes:
+def _bytes(arena: Bytes, entry: Entry, home: str) -> Bytes:
     start = entry.offsets[home]
-    return device.arena[start : start + entry.sizes[home]]
+    return arena[start : start + entry.sizes[home]]
 
 
 def _check_launch(
@@ -188,6 +202,8 @@ def _check_launch(
         for text in _compare_runs(item, first or results, results):
             check.findings.append(_finding(item, str(run), text))
         first = first or results
+    for text in _against_twin(item, first):
+        check.findings.append(_finding(item, "C++ kernels", text))
     for error, limit, text in _against_oracle(item, first):
         check.note(error, limit)
         if error > limit:
@@ -228,6 +244,28 @@ def _against_oracle(
             text = f"{value.name} is off by {error:.2e} of its largest element, bound {limit:.2e}"
             yield error, limit, text
             oracle.known.update(widen_all({value.name: got}, item.values))
+
+
+def _against_twin(item: _Item, results: Mapping[str, Bytes]) -> Iterator[str]:
+    """Results have the bits that the C++ kernels give; any NaN is as good as another."""
+    last = {item.entry.storage[name]: name for name in _written_values(item)}
+    for home, name in last.items():
+        if home not in item.twin:
+            continue
+        value = item.values[name]
+        got = decode(value, results[home], item.rows)
+        wanted = decode(value, item.twin[home], item.rows)
+        off = int(np.count_nonzero(~_same_bits(got, wanted)))
+        if off:
+            yield f"{name} has other bits than the C++ kernel's in {off} of {got.size} elements"
+
+
+def _same_bits(got: Array, wanted: Array) -> NDArray[np.bool_]:
+    """Per element; +0 and -0 differ."""
+    width = got.dtype.itemsize
+    bits = [np.ascontiguousarray(array).reshape(-1).view(f"u{width}") for array in (got, wanted)]
+    nan = np.isnan(got) & np.isnan(wanted) if got.dtype.kind not in "biu" else np.False_
+    return (bits[0] == bits[1]).reshape(got.shape) | nan
 
 
 def _run_checked(

@@ -11,6 +11,7 @@ from bpc.data.describe import Description
 from bpc.data.read import Dataset
 from bpc.diagnose.kernels import RUNS, KernelCheck, Run, check_kernels
 from bpc.diagnose.resources import Resources, measure_resources
+from bpc.diagnose.twin import Twin
 from bpc.entries import Entries, build_entries
 from bpc.runtime.cpu.build import plan
 from bpc.runtime.host_arena import HostArena
@@ -75,7 +76,7 @@ def check_network(
     resources = measure_resources(self_contained(source, "network.cu"))
     counts = tuple(sorted({rows, max(1, rows - SHORT_BY)}))
     prepare = _Preparer(small, entries, data)
-    kernels = check_kernels(program, source, prepare, counts, runs, told)
+    kernels = check_kernels(program, source, prepare, counts, runs, told, Twin(program))
     return Checked(kernels, resources, counts)
 
 
