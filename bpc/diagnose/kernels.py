@@ -131,9 +131,9 @@ def check_kernels(
             told(f"{name}, {count} rows")
             prepare(device, name, count)
             for launch in source.launches[name]:
-                item = _take(device, program.entries[name], launch, count, twin)
-                for home, raw in _check_launch(item, modules, runs, checks).items():
-                    _bytes(device.arena, item.entry, home)[...] = raw
+                item = take_launch(device, program.entries[name], launch, count, twin)
+                for home, raw in check_launch(item, modules, runs, checks).items():
+                    storage_bytes(device.arena, item.entry, home)[...] = raw
     return tuple(checks.values())
 
 
@@ -143,7 +143,7 @@ def _load(text: str, mode: str) -> SimModule:
 
 
 @dataclass(frozen=True, slots=True)
-class _Item:
+class Item:
     """A launch with the bytes of its storages before it runs."""
 
     entry: Entry
@@ -158,18 +158,18 @@ class _Item:
         return [self.entry.kernels[at] for at in (*self.launch.kernels, *self.launch.tails)]
 
 
-def _take(
+def take_launch(
     device: HostArena, entry: Entry, launch: CudaLaunch, rows: int, twin: Twin | None
-) -> _Item:
+) -> Item:
     """A launch with a copy of what lies in memory."""
     homes = _homes(entry, launch)
-    before = {home: _bytes(device.arena, entry, home).copy() for home in homes}
-    after = {}
+    before = {home: storage_bytes(device.arena, entry, home).copy() for home in homes}
+    after: dict[str, Bytes] = {}
     order = (*launch.kernels, *launch.tails)
     for at, arena in twin.run(device.arena, entry.name, order, rows) if twin else ():
         written = [entry.storage[operand.value] for operand in entry.kernels[at].writes]
-        after.update((home, _bytes(arena, entry, home).copy()) for home in written)
-    return _Item(entry, launch, rows, before, entry.graph.values(), after)
+        after.update((home, storage_bytes(arena, entry, home).copy()) for home in written)
+    return Item(entry, launch, rows, before, entry.graph.values(), after)
 
 
 def _homes(entry: Entry, launch: CudaLaunch) -> list[str]:
@@ -179,18 +179,26 @@ def _homes(entry: Entry, launch: CudaLaunch) -> list[str]:
     return list(dict.fromkeys(entry.storage[item.value] for item in operands))
 
 
-def _bytes(arena: Bytes, entry: Entry, home: str) -> Bytes:
+def storage_bytes(arena: Bytes, entry: Entry, home: str) -> Bytes:
+    """Where a storage of an entry lies in an arena."""
     start = entry.offsets[home]
     return arena[start : start + entry.sizes[home]]
 
 
-def _check_launch(
-    item: _Item,
+def check_launch(
+    item: Item,
     modules: Mapping[str, SimModule],
     runs: Sequence[Run],
     checks: dict[str, KernelCheck],
 ) -> dict[str, Bytes]:
-    """Run a launch in every way; what it leaves in each storage that it writes."""
+    """Run a launch in every way; what it leaves in each storage that it writes.
+
+    Args:
+        item: the launch and what it finds in memory.
+        modules: its text, compiled for each mode that `runs` name.
+        runs: the ways of running it; the first one's results are kept.
+        checks: by function, where findings are noted.
+    """
     kernels = item.kernels()
     places = tuple(dict.fromkeys(span for kernel in kernels for span in kernel.spans))
     check = checks.setdefault(item.launch.function, KernelCheck(item.launch.function, places))
@@ -212,16 +220,14 @@ def _check_launch(
     return first
 
 
-def _finding(item: _Item, run: str, text: str) -> Finding:
+def _finding(item: Item, run: str, text: str) -> Finding:
     kernels = item.kernels()
     nodes = tuple(name for kernel in kernels for name in kernel.nodes)
     places = tuple(dict.fromkeys(span for kernel in kernels for span in kernel.spans))
     return Finding(item.entry.name, item.launch.function, run, text, nodes, places)
 
 
-def _against_oracle(
-    item: _Item, results: Mapping[str, Bytes]
-) -> Iterator[tuple[float, float, str]]:
+def _against_oracle(item: Item, results: Mapping[str, Bytes]) -> Iterator[tuple[float, float, str]]:
     """(error, bound, text) of every result that the launch leaves behind."""
     entry, rows, kernels = item.entry, item.rows, item.kernels()
     made = {operand.value for kernel in kernels for operand in kernel.writes}
@@ -246,7 +252,7 @@ def _against_oracle(
             oracle.known.update(widen_all({value.name: got}, item.values))
 
 
-def _against_twin(item: _Item, results: Mapping[str, Bytes]) -> Iterator[str]:
+def _against_twin(item: Item, results: Mapping[str, Bytes]) -> Iterator[str]:
     """Results have the bits that the C++ kernels give; any NaN is as good as another."""
     last = {item.entry.storage[name]: name for name in _written_values(item)}
     for home, name in last.items():
@@ -264,12 +270,13 @@ def _same_bits(got: Array, wanted: Array) -> NDArray[np.bool_]:
     """Per element; +0 and -0 differ."""
     width = got.dtype.itemsize
     bits = [np.ascontiguousarray(array).reshape(-1).view(f"u{width}") for array in (got, wanted)]
-    nan = np.isnan(got) & np.isnan(wanted) if got.dtype.kind not in "biu" else np.False_
-    return (bits[0] == bits[1]).reshape(got.shape) | nan
+    same: NDArray[np.bool_] = (bits[0] == bits[1]).reshape(got.shape)
+    floats = got.dtype.kind not in "biu"
+    return same | (np.isnan(got) & np.isnan(wanted)) if floats else same
 
 
 def _run_checked(
-    item: _Item, module: SimModule, run: Run, results: dict[str, Bytes]
+    item: Item, module: SimModule, run: Run, results: dict[str, Bytes]
 ) -> Iterator[str]:
     """What goes wrong when the launch runs in guarded buffers; fills `results` by storage."""
     entry, launch = item.entry, item.launch
@@ -287,23 +294,21 @@ def _run_checked(
         buffer.free()
 
 
-def _written_values(item: _Item) -> list[str]:
+def _written_values(item: Item) -> list[str]:
     return [o.value for kernel in item.kernels() for o in kernel.writes]
 
 
-def _read_first(item: _Item) -> set[str]:
+def _read_first(item: Item) -> set[str]:
     """Storages that hold something when the launch begins."""
     written: set[str] = set()
     found: set[str] = set()
     for kernel in item.kernels():
-        found.update(
-            item.entry.storage[o.value] for o in kernel.reads if o.value not in written
-        )
+        found.update(item.entry.storage[o.value] for o in kernel.reads if o.value not in written)
         written.update(o.value for o in kernel.writes)
     return found
 
 
-def _buffer(item: _Item, home: str, fresh: bool, read_only: bool) -> GuardedBuffer:
+def _buffer(item: Item, home: str, fresh: bool, read_only: bool) -> GuardedBuffer:
     raw = item.before[home]
     if fresh:
         return GuardedBuffer(len(raw), np.uint8, home)
@@ -313,7 +318,7 @@ def _buffer(item: _Item, home: str, fresh: bool, read_only: bool) -> GuardedBuff
 class _Extras:
     """The arguments of a launch that are no tensors: rows, ticket, table."""
 
-    def __init__(self, item: _Item, buffers: Mapping[str, GuardedBuffer]):
+    def __init__(self, item: Item, buffers: Mapping[str, GuardedBuffer]):
         self.item, self.buffers = item, buffers
         self.rows = GuardedBuffer.of(np.asarray([item.rows], np.int64), "rows", True)
         self.ticket = GuardedBuffer.of(np.zeros(1, np.uint32), "ticket")
@@ -342,7 +347,7 @@ class _Extras:
 
 
 def _check_written(
-    item: _Item, buffers: Mapping[str, GuardedBuffer], fresh: set[str]
+    item: Item, buffers: Mapping[str, GuardedBuffer], fresh: set[str]
 ) -> Iterator[str]:
     """Every byte of a result is written, and none beyond the rows at hand."""
     for name in _written_values(item):
@@ -361,7 +366,7 @@ def _check_written(
 
 
 def _compare_runs(
-    item: _Item, first: Mapping[str, Bytes], results: Mapping[str, Bytes]
+    item: Item, first: Mapping[str, Bytes], results: Mapping[str, Bytes]
 ) -> Iterator[str]:
     """Results are the same bytes whatever the mode and the order of threads."""
     for name in _written_values(item):

@@ -75,13 +75,13 @@ def check_network(
     told("compiling for " + ", ".join(("sm_75", "sm_90", "sm_100")))
     resources = measure_resources(self_contained(source, "network.cu"))
     counts = tuple(sorted({rows, max(1, rows - SHORT_BY)}))
-    prepare = _Preparer(small, entries, data)
+    prepare = Preparer(small, entries, data)
     kernels = check_kernels(program, source, prepare, counts, runs, told, Twin(program))
     return Checked(kernels, resources, counts)
 
 
 @dataclass(frozen=True, slots=True)
-class _Preparer:
+class Preparer:
     """Brings a device to the state in which a step begins."""
 
     spec: Spec

@@ -1,0 +1,324 @@
+"""Plants one defect at a time in the CUDA text and tells which of them the checker finds.
+
+    python tests/cuda/mutate.py --json found.json --jobs 2
+    python tests/cuda/mutate.py --template rows.jinja --operator barrier
+    python tests/cuda/mutate.py --from found.json --write docs/cuda_mutations.md
+
+Each defect is planted in the kernels that small networks (tests/cuda/mutated) make of the templates,
+or in the header that they include; equal ones are planted once. What `bpc check --kernels` does with
+a launch is done with each launch of a changed kernel, until something is found: first one run in
+source mode, then all ways of running.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import perf_counter
+
+from mutation_operators import blank_comments, find_mutations
+from mutation_places import HEADER_NAME, Places, line_at, normal_form
+from mutation_subjects import (
+    FIRST_RUN,
+    HEADER,
+    Subject,
+    complete,
+    header_names,
+    header_uses,
+    load,
+    read_subjects,
+)
+
+from bpc.diagnose.kernels import RUNS, KernelCheck, Run, check_launch
+from bpc.errors import ToolError
+
+CHUNK = 64
+MOST_PLACES = 3
+"""Kernels that a surviving defect of a template is tried in, of those where it reads the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A kernel to run with a changed text: of itself, of what it calls, or of the header."""
+
+    subject: int
+    launched: str
+    function: str  # "" for the header
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A defect, where it is, and the kernels in which it can be tried."""
+
+    operator: str
+    template: str
+    line: int
+    old: str
+    new: str
+    places: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a defect. `status`: found, survived, invalid, or crashed."""
+
+    operator: str
+    template: str
+    line: int
+    old: str
+    new: str
+    status: str
+    report: str = ""  # the kind of what was reported first
+    run: str = ""
+    where: str = ""  # network and kernel
+    seconds: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """What identifies the defect from one run to the next."""
+        return f"{self.template} | {self.old} | {self.new}"
+
+
+# -- which defects there are ----------------------------------------------------------------------
+
+
+def list_mutants(subjects: Sequence[Subject], places: Places) -> list[Mutant]:
+    """Every defect of every kernel and of the header, equal ones once."""
+    return [*_header_mutants(subjects), *_template_mutants(subjects, places)]
+
+
+def _template_mutants(subjects: Sequence[Subject], places: Places) -> Iterator[Mutant]:
+    found: dict[tuple[str, str, str], list[tuple[Place, tuple[str, int, str, str, str]]]] = {}
+    for at, subject in enumerate(subjects):
+        for function in subject.source.functions:
+            launched = subject.callers(function.name)
+            family = places.template_of(function)
+            for item in find_mutations(function.text):
+                changed = item.apply(function.text)
+                old = line_at(function.text, item.start, item.end)
+                new = line_at(changed, item.start, item.start + len(item.new))
+                template, number = places.find(family, old)
+                key = (f"{family} {template}", normal_form(old), normal_form(new))
+                facts = (template, number, old, new, item.operator)
+                place = Place(at, launched[0], function.name, changed)
+                found.setdefault(key, []).append((place, facts))
+    for group in found.values():
+        group.sort(key=lambda pair: _cost(subjects, pair[0]))
+        template, number, old, new, operator = group[0][1]
+        tried = tuple(place for place, _ in group)
+        yield Mutant(operator, template, number, old, new, tried)
+
+
+def _header_mutants(subjects: Sequence[Subject]) -> Iterator[Mutant]:
+    starts, uses = header_names(HEADER), header_uses(HEADER)
+    bare = blank_comments(HEADER)
+    for item in find_mutations(HEADER):
+        owner = [name for start, name in starts if start <= item.start][-1]
+        changed = item.apply(HEADER)
+        old = line_at(HEADER, item.start, item.end)
+        if old.startswith("constexpr"):
+            owner = bare[: item.start].rsplit(" = ", 1)[0].split()[-1]
+            if not owner.startswith("bpc_"):
+                owner = bare[: item.start + 3].rsplit(" = ", 1)[0].split()[-1]
+        new = line_at(changed, item.start, item.start + len(item.new))
+        number = HEADER.count("\n", 0, item.start) + 1
+        places = tuple(_header_places(subjects, {owner, *uses.get(owner, ())}, changed))
+        yield Mutant(item.operator, HEADER_NAME, number, old, new, places)
+
+
+def _header_places(
+    subjects: Sequence[Subject], names: set[str], changed: str
+) -> list[Place]:
+    """Kernels that use one of these names; unlike ones first, quick ones before slow ones."""
+    found = []
+    for at, subject in enumerate(subjects):
+        for launched in subject.cases:
+            text = subject.text(launched)
+            if names & set(re.findall(r"\bbpc_\w+", text)):
+                place = Place(at, launched, "", changed)
+                kernel = subject.function(launched).kernels[0]
+                gemm = kernel.skeleton == "gemm"
+                sides = [kernel.attr(name) for name in ("ta", "tb") if gemm]
+                shape = (kernel.skeleton, *sides, kernel.reads[0].dtype.name)
+                found.append((shape, _cost(subjects, place), place))
+    found.sort(key=lambda item: item[1])
+    seen: dict[object, int] = {}
+    ranked = []
+    for shape, cost, place in found:
+        seen[shape] = seen.get(shape, 0) + 1
+        ranked.append((seen[shape], cost, place))
+    ranked.sort(key=lambda item: item[:2])
+    return [place for _, _, place in ranked]
+
+
+def _cost(subjects: Sequence[Subject], place: Place) -> float:
+    return sum(case.seconds for case in subjects[place.subject].cases[place.launched])
+
+
+# -- trying one -----------------------------------------------------------------------------------
+
+
+def try_mutant(
+    subjects: Sequence[Subject], mutant: Mutant, most: int = MOST_PLACES, runs: Sequence[Run] = RUNS
+) -> Outcome:
+    """Run the kernels with the defect until something is found."""
+    start = perf_counter()
+    status, report, run, where = "invalid", "", "", ""
+    wanted = len(mutant.places) if mutant.template == HEADER_NAME else most
+    for stage in ((FIRST_RUN,), runs):
+        for place in mutant.places[: wanted if stage != runs else most]:
+            status, report, run = _try_place(subjects[place.subject], place, stage)
+            where = f"{subjects[place.subject].name} {place.launched}"
+            if status != "survived":
+                break
+        if status != "survived":
+            break
+    facts = (mutant.operator, mutant.template, mutant.line, mutant.old, mutant.new)
+    return Outcome(*facts, status, report, run, where, perf_counter() - start)
+
+
+def _try_place(subject: Subject, place: Place, runs: Sequence[Run]) -> tuple[str, str, str]:
+    if place.function:
+        text = complete(subject.text(place.launched, {place.function: place.text}))
+    else:
+        text = complete(subject.text(place.launched), place.text)
+    try:
+        modules = {run.mode: load(text, run.mode) for run in runs}
+    except ToolError:
+        return "invalid", "", ""
+    for case in sorted(subject.cases[place.launched], key=lambda case: case.item.rows):
+        checks: dict[str, KernelCheck] = {}
+        check_launch(case.item, modules, runs, checks)
+        for finding in checks[place.launched].findings:
+            return "found", kind_of(finding.text), finding.run
+    return "survived", "", ""
+
+
+def kind_of(text: str) -> str:
+    """The kind of a report, or in a word what was wrong with the results."""
+    words = {
+        "were not written": "unwritten",
+        "beyond row": "beyond the rows",
+        "other bits": "other bits",
+        "differs from the first": "order",
+        "is off by": "values",
+    }
+    plain = next((kind for part, kind in words.items() if part in text), "")
+    return plain or text.split(" in ")[0].split(":")[0]
+
+
+# -- trying all -----------------------------------------------------------------------------------
+
+_SHARED: tuple[Sequence[Subject], Sequence[Mutant]] = ((), ())
+
+
+def _try_index(index: int) -> Outcome:
+    subjects, mutants = _SHARED
+    return try_mutant(subjects, mutants[index])
+
+
+def try_all(
+    subjects: Sequence[Subject], mutants: Sequence[Mutant], jobs: int
+) -> Iterator[Outcome]:
+    """Outcomes in order; processes are replaced now and then, since modules stay loaded."""
+    global _SHARED
+    _SHARED = (subjects, mutants)
+    for first in range(0, len(mutants), CHUNK):
+        part = range(first, min(first + CHUNK, len(mutants)))
+        try:
+            yield from list(_in_processes(part, jobs))
+        except BrokenProcessPool:
+            for index in part:
+                try:
+                    yield from list(_in_processes(range(index, index + 1), 1))
+                except BrokenProcessPool:
+                    item = mutants[index]
+                    facts = (item.operator, item.template, item.line, item.old, item.new)
+                    yield Outcome(*facts, "crashed")
+
+
+def _in_processes(part: range, jobs: int) -> Iterator[Outcome]:
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        yield from pool.map(_try_index, part)
+
+
+# -- command line ---------------------------------------------------------------------------------
+
+
+def select(mutants: Sequence[Mutant], template: str, operators: str, every: int) -> list[Mutant]:
+    """Those of a template and of some operators; of the rest one in `every`."""
+    named = [item for item in mutants if not template or item.template == template]
+    wanted = operators.split(",") if operators else []
+    named = [item for item in named if not wanted or item.operator in wanted]
+    whole = ("barrier", "fence", "guard", "comparison", "shuffle")
+    return [item for at, item in enumerate(named) if at % every == 0 or item.operator in whole]
+
+
+def main(words: Sequence[str]) -> int:
+    """Plant, try, and write what was found."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--json", type=Path, help="write all outcomes here")
+    parser.add_argument("--from", dest="given", type=Path, help="take outcomes from here")
+    parser.add_argument("--write", type=Path, help="write the page here")
+    parser.add_argument("--template", default="", help="only this one, such as rows.jinja")
+    parser.add_argument("--operator", default="", help="only these, separated by commas")
+    parser.add_argument("--every", type=int, default=1, help="one in so many, guards in any case")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--again", type=Path, help="only those that did not end as found here")
+    wishes = parser.parse_args(words)
+    outcomes = read_outcomes(wishes.given) if wishes.given else run(wishes)
+    if wishes.json and not wishes.given:
+        wishes.json.write_text(json.dumps([asdict(item) for item in outcomes], indent=1))
+    if wishes.write:
+        from mutation_report import write_page
+
+        return write_page(outcomes, wishes.write)
+    return 0
+
+
+def read_outcomes(path: Path) -> list[Outcome]:
+    """Outcomes of an earlier run."""
+    return [Outcome(**item) for item in json.loads(path.read_text())]
+
+
+def run(wishes: argparse.Namespace) -> list[Outcome]:
+    """Plant everything that was wished for."""
+    os.environ.setdefault("BPC_CACHE", tempfile.mkdtemp(prefix="bpc-mutate-"))
+    start = perf_counter()
+    subjects = read_subjects()
+    mutants = select(
+        list_mutants(subjects, Places()), wishes.template, wishes.operator, wishes.every
+    )
+    before: Mapping[str, Outcome] = {}
+    if wishes.again:
+        before = {item.name: item for item in read_outcomes(wishes.again)}
+        names = {f"{m.template} | {m.old} | {m.new}": m for m in mutants}
+        mutants = [m for n, m in names.items() if n not in before or before[n].status == "survived"]
+    print(f"{len(subjects)} networks in {perf_counter() - start:.0f} s; {len(mutants)} defects")
+    outcomes = []
+    for at, outcome in enumerate(try_all(subjects, mutants, wishes.jobs), 1):
+        outcomes.append(outcome)
+        if outcome.status in ("survived", "crashed"):
+            print(f"{outcome.status}: {outcome.name}", flush=True)
+        if at % 100 == 0:
+            print(f"{at} of {len(mutants)}, {perf_counter() - start:.0f} s", flush=True)
+    if before:
+        done = {item.name for item in outcomes}
+        outcomes = [item for item in before.values() if item.name not in done] + outcomes
+    return outcomes
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
