@@ -1,8 +1,8 @@
 """Every CUDA kernel of a network: compiled for real devices, run, raced, and compared.
 
 The network's step runs launch by launch in the simulator with every check on, each tensor in a
-guarded buffer of its own that holds what lay in memory at that moment; the results of the first
-way of running are what the next launch finds. No text runs unchecked: one that is at fault could
+guarded buffer of its own, no longer than its rows at hand, that holds what lay in memory at that
+moment; the results of the first way of running are what the next launch finds. No text runs unchecked: one that is at fault could
 take the process with it. A launch is sound if nothing is reported, exactly the bytes of its
 results were written, its results are the same in every mode and order of threads, they have the
 bits of the C++ kernels of the CPU, and they are within the stated bound of a float64 evaluation of
@@ -22,7 +22,7 @@ from bpc.diagnose.oracle import Oracle, compare, decode, widen_all
 from bpc.diagnose.twin import Twin
 from bpc.errors import Span
 from bpc.ir import Value
-from bpc.kernel import Kernel
+from bpc.kernel import Kernel, Operand
 from bpc.passes.layout import plain_layout
 from bpc.plan.program import Entry, Program
 from bpc.runtime.device import Array
@@ -35,6 +35,9 @@ from bpc.types import shape_at
 
 Bytes = NDArray[np.uint8]
 
+WIDEST = 16
+"""Bytes of the widest access, to which a plan aligns every tensor at least."""
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -42,16 +45,18 @@ class Run:
 
     mode: str  # "source" | "ptx"
     options: LaunchOptions
+    tight: bool = False  # tensors begin where they end on the guard page: aligned to an element
 
     def __str__(self) -> str:
         extra = f" seed {self.options.seed}" if self.options.order == "random" else ""
         moved = " adversarial" if self.options.adversarial else ""
-        return f"{self.mode} {self.options.order}{extra}{moved}"
+        tight = " tight" if self.tight else ""
+        return f"{self.mode} {self.options.order}{extra}{moved}{tight}"
 
 
 RUNS = (
     Run("source", LaunchOptions(order="in-order")),
-    Run("source", LaunchOptions(order="reverse", adversarial=1.0)),
+    Run("source", LaunchOptions(order="reverse", adversarial=1.0), tight=True),
     Run("ptx", LaunchOptions(order="random", seed=7)),
 )
 
@@ -133,7 +138,7 @@ def check_kernels(
             for launch in source.launches[name]:
                 item = take_launch(device, program.entries[name], launch, count, twin)
                 for home, raw in check_launch(item, modules, runs, checks).items():
-                    storage_bytes(device.arena, item.entry, home)[...] = raw
+                    storage_bytes(device.arena, item.entry, home)[: len(raw)] = raw
     return tuple(checks.values())
 
 
@@ -156,6 +161,10 @@ class Item:
     def kernels(self) -> list[Kernel]:
         """The launch's kernels in order."""
         return [self.entry.kernels[at] for at in (*self.launch.kernels, *self.launch.tails)]
+
+    def operands(self) -> list[Operand]:
+        """All that the launch reads and writes."""
+        return [item for kernel in self.kernels() for item in (*kernel.reads, *kernel.writes)]
 
 
 def take_launch(
@@ -191,7 +200,7 @@ def check_launch(
     runs: Sequence[Run],
     checks: dict[str, KernelCheck],
 ) -> dict[str, Bytes]:
-    """Run a launch in every way; what it leaves in each storage that it writes.
+    """Run a launch in every way; what it leaves in each storage that it writes, up to its rows.
 
     Args:
         item: the launch and what it finds in memory.
@@ -282,12 +291,16 @@ def _run_checked(
     entry, launch = item.entry, item.launch
     made = {entry.storage[name] for name in _written_values(item)}
     fresh = made - _read_first(item)
-    buffers = {home: _buffer(item, home, home in fresh, home not in made) for home in item.before}
+    buffers = {
+        home: _buffer(item, home, home in fresh, home not in made, run.tight)
+        for home in item.before
+    }
     extras = _Extras(item, buffers)
     arguments = [extras.argument(argument.kind, argument.value) for argument in launch.arguments]
     reports = module.launch(launch.function, launch.grid, launch.threads, 0, arguments, run.options)
     yield from (str(report) for report in reports)
     yield from _check_written(item, buffers, fresh)
+    yield from extras.check()
     results.update((home, buffers[home].array.copy()) for home in made)
     extras.free()
     for buffer in buffers.values():
@@ -308,11 +321,14 @@ def _read_first(item: Item) -> set[str]:
     return found
 
 
-def _buffer(item: Item, home: str, fresh: bool, read_only: bool) -> GuardedBuffer:
-    raw = item.before[home]
+def _buffer(item: Item, home: str, fresh: bool, read_only: bool, tight: bool) -> GuardedBuffer:
+    """A storage with room for the rows at hand and no more."""
+    kept = [item.values[o.value] for o in item.operands() if item.entry.storage[o.value] == home]
+    size = max(plain_layout(value).nbytes(value.dtype, item.rows) for value in kept)
+    alignment = max(value.dtype.bits // 8 for value in kept) if tight else WIDEST
     if fresh:
-        return GuardedBuffer(len(raw), np.uint8, home)
-    return GuardedBuffer.of(raw, home, read_only)
+        return GuardedBuffer(size, np.uint8, home, alignment=max(alignment, 1))
+    return GuardedBuffer.of(item.before[home][:size], home, read_only, max(alignment, 1))
 
 
 class _Extras:
@@ -339,6 +355,12 @@ class _Extras:
         if kind == "parts":
             return np.int32(len(self.item.launch.table))
         return {"rows": self.rows, "ticket": self.ticket, "table": self.table}[kind]
+
+    def check(self) -> Iterator[str]:
+        """The next launch finds the ticket as this one did."""
+        left = int(self.ticket.array[0])
+        if left:
+            yield f"the ticket is {left} after the launch, not 0"
 
     def free(self) -> None:
         """Give the memory back."""

@@ -29,7 +29,7 @@ from time import perf_counter
 from mutation_operators import blank_comments, find_mutations
 from mutation_places import HEADER_NAME, Places, line_at, normal_form
 from mutation_subjects import (
-    FIRST_RUN,
+    FIRST_RUNS,
     HEADER,
     Subject,
     complete,
@@ -43,8 +43,8 @@ from bpc.diagnose.kernels import RUNS, KernelCheck, Run, check_launch
 from bpc.errors import ToolError
 
 CHUNK = 64
-MOST_PLACES = 3
-"""Kernels that a surviving defect of a template is tried in, of those where it reads the same."""
+MOST_PLACES = 8
+"""Kernels that a defect is tried in, of those where it reads the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +114,26 @@ def _template_mutants(subjects: Sequence[Subject], places: Places) -> Iterator[M
                 place = Place(at, launched[0], function.name, changed)
                 found.setdefault(key, []).append((place, facts))
     for group in found.values():
-        group.sort(key=lambda pair: _cost(subjects, pair[0]))
         template, number, old, new, operator = group[0][1]
-        tried = tuple(place for place, _ in group)
+        tried = spread([place for place, _ in group], subjects)
         yield Mutant(operator, template, number, old, new, tried)
+
+
+def spread(places: Sequence[Place], subjects: Sequence[Subject]) -> tuple[Place, ...]:
+    """The quickest place, the slowest, then those of unlike kernels: shapes differ most."""
+    ranked = sorted(places, key=lambda place: _cost(subjects, place))
+    ends = ranked[:1] + ranked[1:][-1:]
+    kinds: dict[object, int] = {}
+    others = []
+    for place in ranked:
+        if place not in ends:
+            kernel = subjects[place.subject].function(place.launched).kernels[0]
+            sides = [kernel.attr(name) for name in ("ta", "tb") if kernel.skeleton == "gemm"]
+            kind = (kernel.skeleton, *sides, place.subject)
+            kinds[kind] = kinds.get(kind, 0) + 1
+            others.append((kinds[kind], place))
+    others.sort(key=lambda pair: pair[0])
+    return (*ends, *(place for _, place in others))
 
 
 def _header_mutants(subjects: Sequence[Subject]) -> Iterator[Mutant]:
@@ -133,33 +149,20 @@ def _header_mutants(subjects: Sequence[Subject]) -> Iterator[Mutant]:
                 owner = bare[: item.start + 3].rsplit(" = ", 1)[0].split()[-1]
         new = line_at(changed, item.start, item.start + len(item.new))
         number = HEADER.count("\n", 0, item.start) + 1
-        places = tuple(_header_places(subjects, {owner, *uses.get(owner, ())}, changed))
+        places = _header_places(subjects, {owner, *uses.get(owner, ())}, changed)
         yield Mutant(item.operator, HEADER_NAME, number, old, new, places)
 
 
 def _header_places(
     subjects: Sequence[Subject], names: set[str], changed: str
-) -> list[Place]:
-    """Kernels that use one of these names; unlike ones first, quick ones before slow ones."""
+) -> tuple[Place, ...]:
+    """Kernels that use one of these names."""
     found = []
     for at, subject in enumerate(subjects):
         for launched in subject.cases:
-            text = subject.text(launched)
-            if names & set(re.findall(r"\bbpc_\w+", text)):
-                place = Place(at, launched, "", changed)
-                kernel = subject.function(launched).kernels[0]
-                gemm = kernel.skeleton == "gemm"
-                sides = [kernel.attr(name) for name in ("ta", "tb") if gemm]
-                shape = (kernel.skeleton, *sides, kernel.reads[0].dtype.name)
-                found.append((shape, _cost(subjects, place), place))
-    found.sort(key=lambda item: item[1])
-    seen: dict[object, int] = {}
-    ranked = []
-    for shape, cost, place in found:
-        seen[shape] = seen.get(shape, 0) + 1
-        ranked.append((seen[shape], cost, place))
-    ranked.sort(key=lambda item: item[:2])
-    return [place for _, _, place in ranked]
+            if names & set(re.findall(r"\bbpc_\w+", subject.text(launched))):
+                found.append(Place(at, launched, "", changed))
+    return spread(found, subjects)
 
 
 def _cost(subjects: Sequence[Subject], place: Place) -> float:
@@ -175,9 +178,8 @@ def try_mutant(
     """Run the kernels with the defect until something is found."""
     start = perf_counter()
     status, report, run, where = "invalid", "", "", ""
-    wanted = len(mutant.places) if mutant.template == HEADER_NAME else most
-    for stage in ((FIRST_RUN,), runs):
-        for place in mutant.places[: wanted if stage != runs else most]:
+    for stage, places in ((FIRST_RUNS, mutant.places[:most]), (runs, mutant.places[:2])):
+        for place in places:
             status, report, run = _try_place(subjects[place.subject], place, stage)
             where = f"{subjects[place.subject].name} {place.launched}"
             if status != "survived":
