@@ -2,11 +2,11 @@
 
 The network's step runs launch by launch in the simulator with every check on, each tensor in a
 guarded buffer of its own, no longer than its rows at hand, that holds what lay in memory at that
-moment; the results of the first way of running are what the next launch finds. No text runs unchecked: one that is at fault could
-take the process with it. A launch is sound if nothing is reported, exactly the bytes of its
-results were written, its results are the same in every mode and order of threads, they have the
-bits of the C++ kernels of the CPU, and they are within the stated bound of a float64 evaluation of
-its nodes.
+moment; the results of the first way of running are what the next launch finds. No text runs
+unchecked: one that is at fault could take the process with it. A launch is sound if nothing is
+reported, exactly the bytes of its results were written, its results are the same in every mode and
+order of threads, they have the bits of the C++ kernels of the CPU, and they are within the stated
+bound of a float64 evaluation of its nodes.
 """
 
 from __future__ import annotations

@@ -89,6 +89,7 @@ class Preparer:
     data: Dataset
 
     def __call__(self, device: HostArena, entry: str, rows: int) -> None:
+        """Fill inputs, and before the first entry of a step states and control values."""
         if entry == "micro_step":
             states = [*self.entries.states_of("parameter"), *self.entries.states_of("master")]
             for name, value in initial_values(states, self.spec.seed).items():

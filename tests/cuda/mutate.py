@@ -4,10 +4,10 @@
     python tests/cuda/mutate.py --template rows.jinja --operator barrier
     python tests/cuda/mutate.py --from found.json --write docs/cuda_mutations.md
 
-Each defect is planted in the kernels that small networks (tests/cuda/mutated) make of the templates,
-or in the header that they include; equal ones are planted once. What `bpc check --kernels` does with
-a launch is done with each launch of a changed kernel, until something is found: first one run in
-source mode, then all ways of running.
+Each defect is planted in the kernels that small networks (tests/cuda/mutated) make of the
+templates, or in the header that they include; equal ones are planted once. What `bpc check
+--kernels` does with a launch is done with each launch of a changed kernel, until something is
+found: first two runs in source mode, then all ways of running.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
@@ -43,8 +44,15 @@ from bpc.diagnose.kernels import RUNS, KernelCheck, Run, check_launch
 from bpc.errors import ToolError
 
 CHUNK = 64
-MOST_PLACES = 8
+MOST_PLACES = 6
 """Kernels that a defect is tried in, of those where it reads the same."""
+
+HEAVY = 1_000_000
+"""Work of a launch from which on it is tried only for what no other kernel can show."""
+
+ONLY_HEAVY = ("bpc_serial_sum",)
+WHOLE = ("barrier", "fence", "guard", "comparison", "shuffle")
+"""Operators of which nothing is left out where the rest is sampled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +70,24 @@ class Mutant:
     """A defect, where it is, and the kernels in which it can be tried."""
 
     operator: str
-    template: str
+    family: str  # the template of the whole kernel, or the header
+    template: str  # that of the line
     line: int
     old: str
     new: str
     places: tuple[Place, ...]
+    nth: int = 0  # of those that read the same
+
+    @property
+    def facts(self) -> tuple[str, str, str, int, str, str, int]:
+        """Everything but the kernels."""
+        place = self.operator, self.family, self.template, self.line
+        return (*place, self.old, self.new, self.nth)
+
+    @property
+    def name(self) -> str:
+        """What identifies the defect from one run to the next."""
+        return f"{self.family} {self.template} | {self.old} | {self.new} | {self.nth}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +95,12 @@ class Outcome:
     """What became of a defect. `status`: found, survived, invalid, or crashed."""
 
     operator: str
-    template: str
+    family: str  # the template of the whole kernel, or the header
+    template: str  # that of the line
     line: int
     old: str
     new: str
+    nth: int
     status: str
     report: str = ""  # the kind of what was reported first
     run: str = ""
@@ -87,7 +110,7 @@ class Outcome:
     @property
     def name(self) -> str:
         """What identifies the defect from one run to the next."""
-        return f"{self.template} | {self.old} | {self.new}"
+        return f"{self.family} {self.template} | {self.old} | {self.new} | {self.nth}"
 
 
 # -- which defects there are ----------------------------------------------------------------------
@@ -95,11 +118,16 @@ class Outcome:
 
 def list_mutants(subjects: Sequence[Subject], places: Places) -> list[Mutant]:
     """Every defect of every kernel and of the header, equal ones once."""
-    return [*_header_mutants(subjects), *_template_mutants(subjects, places)]
+    seen: Counter[str] = Counter()
+    numbered = []
+    for item in (*_header_mutants(subjects), *_template_mutants(subjects, places)):
+        numbered.append(replace(item, nth=seen[item.name]))
+        seen[item.name] += 1
+    return numbered
 
 
 def _template_mutants(subjects: Sequence[Subject], places: Places) -> Iterator[Mutant]:
-    found: dict[tuple[str, str, str], list[tuple[Place, tuple[str, int, str, str, str]]]] = {}
+    found: dict[tuple[str, str, str], list[tuple[Place, tuple[str, str, str, int, str, str]]]] = {}
     for at, subject in enumerate(subjects):
         for function in subject.source.functions:
             launched = subject.callers(function.name)
@@ -110,13 +138,12 @@ def _template_mutants(subjects: Sequence[Subject], places: Places) -> Iterator[M
                 new = line_at(changed, item.start, item.start + len(item.new))
                 template, number = places.find(family, old)
                 key = (f"{family} {template}", normal_form(old), normal_form(new))
-                facts = (template, number, old, new, item.operator)
+                facts = (item.operator, family, template, number, old, new)
                 place = Place(at, launched[0], function.name, changed)
-                found.setdefault(key, []).append((place, facts))
+                if _cost(subjects, place) < HEAVY:
+                    found.setdefault(key, []).append((place, facts))
     for group in found.values():
-        template, number, old, new, operator = group[0][1]
-        tried = spread([place for place, _ in group], subjects)
-        yield Mutant(operator, template, number, old, new, tried)
+        yield Mutant(*group[0][1], spread([place for place, _ in group], subjects))
 
 
 def spread(places: Sequence[Place], subjects: Sequence[Subject]) -> tuple[Place, ...]:
@@ -149,24 +176,27 @@ def _header_mutants(subjects: Sequence[Subject]) -> Iterator[Mutant]:
                 owner = bare[: item.start + 3].rsplit(" = ", 1)[0].split()[-1]
         new = line_at(changed, item.start, item.start + len(item.new))
         number = HEADER.count("\n", 0, item.start) + 1
-        places = _header_places(subjects, {owner, *uses.get(owner, ())}, changed)
-        yield Mutant(item.operator, HEADER_NAME, number, old, new, places)
+        names = {owner, *uses.get(owner, ())}
+        places = _header_places(subjects, names, changed, owner in ONLY_HEAVY)
+        yield Mutant(item.operator, HEADER_NAME, HEADER_NAME, number, old, new, places)
 
 
 def _header_places(
-    subjects: Sequence[Subject], names: set[str], changed: str
+    subjects: Sequence[Subject], names: set[str], changed: str, heavy: bool
 ) -> tuple[Place, ...]:
-    """Kernels that use one of these names."""
+    """Kernels that use one of these names; `heavy` ones first, where they are wanted."""
     found = []
     for at, subject in enumerate(subjects):
         for launched in subject.cases:
             if names & set(re.findall(r"\bbpc_\w+", subject.text(launched))):
                 found.append(Place(at, launched, "", changed))
-    return spread(found, subjects)
+    most = [place for place in found if _cost(subjects, place) < HEAVY]
+    large = [place for place in found if heavy and _cost(subjects, place) >= HEAVY]
+    return (*large[:1], *spread(most, subjects))
 
 
-def _cost(subjects: Sequence[Subject], place: Place) -> float:
-    return sum(case.seconds for case in subjects[place.subject].cases[place.launched])
+def _cost(subjects: Sequence[Subject], place: Place) -> int:
+    return sum(case.work for case in subjects[place.subject].cases[place.launched])
 
 
 # -- trying one -----------------------------------------------------------------------------------
@@ -178,7 +208,7 @@ def try_mutant(
     """Run the kernels with the defect until something is found."""
     start = perf_counter()
     status, report, run, where = "invalid", "", "", ""
-    for stage, places in ((FIRST_RUNS, mutant.places[:most]), (runs, mutant.places[:2])):
+    for stage, places in ((FIRST_RUNS, mutant.places[:most]), (runs, mutant.places[-1:])):
         for place in places:
             status, report, run = _try_place(subjects[place.subject], place, stage)
             where = f"{subjects[place.subject].name} {place.launched}"
@@ -186,8 +216,7 @@ def try_mutant(
                 break
         if status != "survived":
             break
-    facts = (mutant.operator, mutant.template, mutant.line, mutant.old, mutant.new)
-    return Outcome(*facts, status, report, run, where, perf_counter() - start)
+    return Outcome(*mutant.facts, status, report, run, where, perf_counter() - start)
 
 
 def _try_place(subject: Subject, place: Place, runs: Sequence[Run]) -> tuple[str, str, str]:
@@ -199,7 +228,8 @@ def _try_place(subject: Subject, place: Place, runs: Sequence[Run]) -> tuple[str
         modules = {run.mode: load(text, run.mode) for run in runs}
     except ToolError:
         return "invalid", "", ""
-    for case in sorted(subject.cases[place.launched], key=lambda case: case.item.rows):
+    cases = sorted(subject.cases[place.launched], key=lambda case: case.item.rows)
+    for case in cases[:1] if cases[0].work >= HEAVY else cases:
         checks: dict[str, KernelCheck] = {}
         check_launch(case.item, modules, runs, checks)
         for finding in checks[place.launched].findings:
@@ -222,20 +252,20 @@ def kind_of(text: str) -> str:
 
 # -- trying all -----------------------------------------------------------------------------------
 
-_SHARED: tuple[Sequence[Subject], Sequence[Mutant]] = ((), ())
+_SHARED: tuple[Sequence[Subject], Sequence[Mutant], int] = ((), (), 0)
 
 
 def _try_index(index: int) -> Outcome:
-    subjects, mutants = _SHARED
-    return try_mutant(subjects, mutants[index])
+    subjects, mutants, most = _SHARED
+    return try_mutant(subjects, mutants[index], most)
 
 
 def try_all(
-    subjects: Sequence[Subject], mutants: Sequence[Mutant], jobs: int
+    subjects: Sequence[Subject], mutants: Sequence[Mutant], jobs: int, most: int = MOST_PLACES
 ) -> Iterator[Outcome]:
     """Outcomes in order; processes are replaced now and then, since modules stay loaded."""
     global _SHARED
-    _SHARED = (subjects, mutants)
+    _SHARED = (subjects, mutants, most)
     for first in range(0, len(mutants), CHUNK):
         part = range(first, min(first + CHUNK, len(mutants)))
         try:
@@ -245,9 +275,7 @@ def try_all(
                 try:
                     yield from list(_in_processes(range(index, index + 1), 1))
                 except BrokenProcessPool:
-                    item = mutants[index]
-                    facts = (item.operator, item.template, item.line, item.old, item.new)
-                    yield Outcome(*facts, "crashed")
+                    yield Outcome(*mutants[index].facts, "crashed")
 
 
 def _in_processes(part: range, jobs: int) -> Iterator[Outcome]:
@@ -261,11 +289,12 @@ def _in_processes(part: range, jobs: int) -> Iterator[Outcome]:
 
 def select(mutants: Sequence[Mutant], template: str, operators: str, every: int) -> list[Mutant]:
     """Those of a template and of some operators; of the rest one in `every`."""
-    named = [item for item in mutants if not template or item.template == template]
+    named = [item for item in mutants if template in ("", item.template, item.family)]
     wanted = operators.split(",") if operators else []
     named = [item for item in named if not wanted or item.operator in wanted]
-    whole = ("barrier", "fence", "guard", "comparison", "shuffle")
-    return [item for at, item in enumerate(named) if at % every == 0 or item.operator in whole]
+    first = [item for item in named if item.operator in WHOLE]
+    rest = [item for item in named if item.operator not in WHOLE]
+    return first + rest[::every]
 
 
 def main(words: Sequence[str]) -> int:
@@ -278,11 +307,12 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--operator", default="", help="only these, separated by commas")
     parser.add_argument("--every", type=int, default=1, help="one in so many, guards in any case")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--again", type=Path, help="only those that did not end as found here")
+    parser.add_argument("--places", type=int, default=MOST_PLACES, help="kernels to try one in")
+    parser.add_argument("--more", type=Path, help="only those that are not in this file yet")
+    parser.add_argument("--again", type=Path, help="only those that survived in this file")
+    parser.add_argument("--trust", action="store_true", help="do not check unchanged kernels first")
     wishes = parser.parse_args(words)
     outcomes = read_outcomes(wishes.given) if wishes.given else run(wishes)
-    if wishes.json and not wishes.given:
-        wishes.json.write_text(json.dumps([asdict(item) for item in outcomes], indent=1))
     if wishes.write:
         from mutation_report import write_page
 
@@ -296,30 +326,31 @@ def read_outcomes(path: Path) -> list[Outcome]:
 
 
 def run(wishes: argparse.Namespace) -> list[Outcome]:
-    """Plant everything that was wished for."""
+    """Plant everything that was wished for; what is done is written as it comes."""
     os.environ.setdefault("BPC_CACHE", tempfile.mkdtemp(prefix="bpc-mutate-"))
     start = perf_counter()
-    subjects = read_subjects()
-    mutants = select(
-        list_mutants(subjects, Places()), wishes.template, wishes.operator, wishes.every
-    )
-    before: Mapping[str, Outcome] = {}
-    if wishes.again:
-        before = {item.name: item for item in read_outcomes(wishes.again)}
-        names = {f"{m.template} | {m.old} | {m.new}": m for m in mutants}
-        mutants = [m for n, m in names.items() if n not in before or before[n].status == "survived"]
+    subjects = read_subjects(checked=not wishes.trust)
+    every = list_mutants(subjects, Places())
+    mutants = select(every, wishes.template, wishes.operator, wishes.every)
+    done: dict[str, Outcome] = {}
+    if wishes.again or wishes.more:
+        done = {item.name: item for item in read_outcomes(wishes.again or wishes.more)}
+        known = {item.name for item in every}
+        done = {name: item for name, item in done.items() if name in known}
+        left = {name for name, item in done.items() if item.status in ("survived", "crashed")}
+        mutants = [m for m in mutants if (m.name in left if wishes.again else m.name not in done)]
     print(f"{len(subjects)} networks in {perf_counter() - start:.0f} s; {len(mutants)} defects")
-    outcomes = []
-    for at, outcome in enumerate(try_all(subjects, mutants, wishes.jobs), 1):
-        outcomes.append(outcome)
+    for at, outcome in enumerate(try_all(subjects, mutants, wishes.jobs, wishes.places), 1):
+        done[outcome.name] = outcome
         if outcome.status in ("survived", "crashed"):
             print(f"{outcome.status}: {outcome.name}", flush=True)
-        if at % 100 == 0:
+        if at % CHUNK == 0 or at == len(mutants):
             print(f"{at} of {len(mutants)}, {perf_counter() - start:.0f} s", flush=True)
-    if before:
-        done = {item.name for item in outcomes}
-        outcomes = [item for item in before.values() if item.name not in done] + outcomes
-    return outcomes
+            if wishes.json:
+                wishes.json.write_text(
+                    json.dumps([asdict(item) for item in done.values()], indent=1)
+                )
+    return list(done.values())
 
 
 if __name__ == "__main__":

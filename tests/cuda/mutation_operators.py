@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 INTEGERS = r"(?:bpc_index|int64_t|int|unsigned)"
 VALUES = r"(?:bpc_index|int64_t|int|unsigned|float|double|Acc|T|bool)"
@@ -60,7 +61,9 @@ def remove_fences(bare: str) -> Iterator[Mutation]:
     for match in re.finditer(r"__threadfence\(\);", bare):
         yield Mutation("fence", *match.span(), ";")
     for match in re.finditer(r"atomicInc\(ticket,", bare):
-        yield Mutation("fence", *match.span(), "([](unsigned* p, unsigned) { return (*p)++; })(ticket,")
+        yield Mutation(
+            "fence", *match.span(), "([](unsigned* p, unsigned) { return (*p)++; })(ticket,"
+        )
 
 
 def change_shuffles(bare: str) -> Iterator[Mutation]:
@@ -222,11 +225,10 @@ def _factor_mutations(term: str, at: int) -> Iterator[Mutation]:
             if factor != "1":
                 yield Mutation("stride", at + start, at + last, f"({factor} - 1)")
         inner = re.match(r"((?:\w+)?\()(.*)\)$", factor, re.S)
-        if inner and _closing(factor, len(inner[1]) - 1) == len(factor) - 1:
-            if "," not in inner[2]:
-                yield from _index_mutations(
-                    inner[2], at + start + len(inner[1]), top=len(factors) > 1
-                )
+        whole = inner and _closing(factor, len(inner[1]) - 1) == len(factor) - 1
+        if inner and whole and "," not in inner[2]:
+            shifted = len(factors) > 1
+            yield from _index_mutations(inner[2], at + start + len(inner[1]), top=shifted)
 
 
 def _swap_strides(text: str, at: int, terms: list[tuple[int, int, str]]) -> Iterator[Mutation]:
@@ -239,7 +241,7 @@ def _swap_strides(text: str, at: int, terms: list[tuple[int, int, str]]) -> Iter
         scaled = len(factors) > 1 and tail[2] == "*"
         cut = start + tail[0] if scaled else last
         products.append((start, cut, text[cut:last]))
-    for one, two in zip(products, products[1:], strict=False):
+    for one, two in pairwise(products):
         if one[2].strip() != two[2].strip():
             new = text[: one[1]].rstrip() + (f" {two[2]}" if two[2] else "")
             middle = text[one[1] + len(one[2]) : two[1]].rstrip()
@@ -252,7 +254,7 @@ def swap_arguments(bare: str) -> Iterator[Mutation]:
     for match in re.finditer(r"\bbpc_(?:gemm|conv_\w+)<[^;()]*?>\(|\bbpc_conv shape = \{", bare):
         opening = match.end() - 1
         parts = _split(bare, match.end(), _closing(bare, opening), ",")
-        for one, two in zip(parts, parts[1:], strict=False):
+        for one, two in pairwise(parts):
             a, b = bare[slice(*one)], bare[slice(*two)]
             if all(re.fullmatch(r"(?!\w+_in$)[\w */%+]+", part.strip()) for part in (a, b)):
                 yield Mutation("stride", one[0], two[1], f"{b},{a}")

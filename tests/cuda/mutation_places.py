@@ -77,7 +77,9 @@ def normal_form(line: str) -> str:
     line = re.sub(r"(?<![\w.])(?!(?:0|1|2)\b)\d[\w.]*", "N", line)
     return re.sub(
         r"\b[A-Za-z_]\w*",
-        lambda match: match[0] if _keep(match[0]) else ("L_in" if match[0].endswith("_in") else "L"),
+        lambda match: (
+            match[0] if _keep(match[0]) else ("L_in" if match[0].endswith("_in") else "L")
+        ),
         line,
     )
 

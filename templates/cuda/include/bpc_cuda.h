@@ -279,8 +279,7 @@ BPC_DEVICE Acc bpc_conv_weight_gradient(const bpc_conv& s, const TX* x, const TY
   }
 #pragma unroll
   for (int step = bpc_lanes / 2; step > 0; step /= 2) {
-    const Acc other = __shfl_xor_sync(bpc_full_mask, mine, step);
-    mine = (lane & step) ? other + mine : mine + other;
+    mine += __shfl_xor_sync(bpc_full_mask, mine, step);
   }
   return mine;
 }
