@@ -60,7 +60,7 @@ def check_network(
         spec: the network; its batch is cut to `batch` rows, which changes no kernel but its size.
         description: of the data.
         data: examples to run on.
-        batch: planned rows; a full batch and one of three rows less are run.
+        batch: planned rows; a full batch, a short one and a single row are run.
         runs: modes and orders.
         told: progress.
 
@@ -74,10 +74,15 @@ def check_network(
     source = generate(spec.name, program)
     told("compiling for " + ", ".join(("sm_75", "sm_90", "sm_100")))
     resources = measure_resources(self_contained(source, "network.cu"))
-    counts = tuple(sorted({rows, max(1, rows - SHORT_BY)}))
+    counts = row_counts(rows)
     prepare = Preparer(small, entries, data)
     kernels = check_kernels(program, source, prepare, counts, runs, told, Twin(program))
     return Checked(kernels, resources, counts)
+
+
+def row_counts(rows: int) -> tuple[int, ...]:
+    """With how many rows a program planned for `rows` is checked."""
+    return tuple(sorted({1, max(1, rows - SHORT_BY), rows}))
 
 
 @dataclass(frozen=True, slots=True)

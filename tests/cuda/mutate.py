@@ -47,6 +47,10 @@ CHUNK = 64
 MOST_PLACES = 6
 """Kernels that a defect is tried in, of those where it reads the same."""
 
+NEAR = ("edges", "long", "lines", "plain", "ties", "tails")
+NEAR += ("mlp", "images", "narrow", "double", "big")
+"""Networks in the order in which defects are tried on them, sizes near an edge first."""
+
 HEAVY = 1_000_000
 """Work of a launch from which on it is tried only for what no other kernel can show."""
 
@@ -63,6 +67,11 @@ class Place:
     launched: str
     function: str  # "" for the header
     text: str
+
+
+def name_of(family: str, template: str, old: str, new: str, nth: int) -> str:
+    """What identifies a defect from one run to the next, whatever kernel shows it."""
+    return f"{family} {template} | {normal_form(old)} | {normal_form(new)} | {nth}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +96,7 @@ class Mutant:
     @property
     def name(self) -> str:
         """What identifies the defect from one run to the next."""
-        return f"{self.family} {self.template} | {self.old} | {self.new} | {self.nth}"
+        return name_of(self.family, self.template, self.old, self.new, self.nth)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +119,7 @@ class Outcome:
     @property
     def name(self) -> str:
         """What identifies the defect from one run to the next."""
-        return f"{self.family} {self.template} | {self.old} | {self.new} | {self.nth}"
+        return name_of(self.family, self.template, self.old, self.new, self.nth)
 
 
 # -- which defects there are ----------------------------------------------------------------------
@@ -127,17 +136,20 @@ def list_mutants(subjects: Sequence[Subject], places: Places) -> list[Mutant]:
 
 
 def _template_mutants(subjects: Sequence[Subject], places: Places) -> Iterator[Mutant]:
-    found: dict[tuple[str, str, str], list[tuple[Place, tuple[str, str, str, int, str, str]]]] = {}
+    found: dict[object, list[tuple[Place, tuple[str, str, str, int, str, str]]]] = {}
     for at, subject in enumerate(subjects):
         for function in subject.source.functions:
             launched = subject.callers(function.name)
             family = places.template_of(function)
+            seen: Counter[tuple[str, str]] = Counter()
             for item in find_mutations(function.text):
                 changed = item.apply(function.text)
                 old = line_at(function.text, item.start, item.end)
                 new = line_at(changed, item.start, item.start + len(item.new))
                 template, number = places.find(family, old)
-                key = (f"{family} {template}", normal_form(old), normal_form(new))
+                read = normal_form(old), normal_form(new)
+                key = (family, template, *read, seen[read])
+                seen[read] += 1
                 facts = (item.operator, family, template, number, old, new)
                 place = Place(at, launched[0], function.name, changed)
                 if _cost(subjects, place) < HEAVY:
@@ -147,20 +159,19 @@ def _template_mutants(subjects: Sequence[Subject], places: Places) -> Iterator[M
 
 
 def spread(places: Sequence[Place], subjects: Sequence[Subject]) -> tuple[Place, ...]:
-    """The quickest place, the slowest, then those of unlike kernels: shapes differ most."""
+    """The quickest place, then unlike kernels of unlike networks, the largest of each first."""
     ranked = sorted(places, key=lambda place: _cost(subjects, place))
-    ends = ranked[:1] + ranked[1:][-1:]
-    kinds: dict[object, int] = {}
+    kinds: Counter[object] = Counter()
     others = []
-    for place in ranked:
-        if place not in ends:
-            kernel = subjects[place.subject].function(place.launched).kernels[0]
-            sides = [kernel.attr(name) for name in ("ta", "tb") if kernel.skeleton == "gemm"]
-            kind = (kernel.skeleton, *sides, place.subject)
-            kinds[kind] = kinds.get(kind, 0) + 1
-            others.append((kinds[kind], place))
-    others.sort(key=lambda pair: pair[0])
-    return (*ends, *(place for _, place in others))
+    for place in reversed(ranked[1:]):
+        subject = subjects[place.subject]
+        kernel = subject.function(place.launched).kernels[0]
+        sides = [kernel.attr(name) for name in ("ta", "tb") if kernel.skeleton == "gemm"]
+        kind = (kernel.skeleton, *sides, place.subject)
+        others.append((kinds[kind], NEAR.index(subject.name), place))
+        kinds[kind] += 1
+    others.sort(key=lambda item: item[:2])
+    return (*ranked[:1], *(place for _, _, place in others))
 
 
 def _header_mutants(subjects: Sequence[Subject]) -> Iterator[Mutant]:

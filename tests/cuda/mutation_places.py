@@ -74,7 +74,7 @@ _WORDS = _template_words()
 def normal_form(line: str) -> str:
     """A line with a letter for every name and number that belongs to a network."""
     line = re.sub(_TYPES, "T", line)
-    line = re.sub(r"(?<![\w.])(?!(?:0|1|2)\b)\d[\w.]*", "N", line)
+    line = re.sub(r"(?<![\w.])(?!(?:0|1)\b)\d[\w.]*", "N", line)
     return re.sub(
         r"\b[A-Za-z_]\w*",
         lambda match: (

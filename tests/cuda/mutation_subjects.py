@@ -20,7 +20,7 @@ from bpc.diagnose.kernels import (
     storage_bytes,
     take_launch,
 )
-from bpc.diagnose.session import SHORT_BY, Preparer
+from bpc.diagnose.session import Preparer, row_counts
 from bpc.diagnose.twin import Twin
 from bpc.entries import build_entries
 from bpc.resources import template_root
@@ -117,7 +117,7 @@ def read_subject(path: Path, checked: bool = True) -> Subject:
     prepare = Preparer(net.spec, entries, net.data)
     subject = Subject(path.stem, source, {})
     cases: dict[str, list[Case]] = {}
-    for count in sorted({rows, max(1, rows - SHORT_BY)}):
+    for count in row_counts(rows):
         for name, launches in source.launches.items():
             prepare(device, name, count)
             for launch in launches:
