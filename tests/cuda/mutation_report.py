@@ -18,17 +18,17 @@ REASONS = Path(__file__).with_name("mutation_reasons.yaml")
 
 HEAD = """# Defects planted in the CUDA text
 
-Written by `python tests/cuda/mutate.py --from found.json --write docs/cuda_mutations.md`; a new run is
-`python tests/cuda/mutate.py --json found.json --jobs 2`, {minutes:.0f} minutes of one core.
+Written by `python tests/cuda/mutate.py --from found.json --write docs/cuda_mutations.md`; a new run
+is `python tests/cuda/mutate.py --json found.json --jobs 2`.
 
-Every barrier, fence, comparison, guard, choice, shuffle, sum, start, step, constant, index, term and
-stride of the CUDA templates, of `bpc_cuda.h` and of the lines that the generator writes into
-them is changed, one at a time, in the kernels of {networks} small networks with tails and unequal
-sides (`tests/cuda/mutated`). Changes that read the same but for names and numbers are planted once,
-and tried in up to ten kernels. A defect is *found* if what `bpc check --kernels` does with a launch
-reports anything; *refused* if a compiler does not take the text. The rest *survived*, and each has a
-reason below. A reason says why no result can change, so that there is nothing to find; a survivor
-without one makes the tool fail.
+Barriers, fences, comparisons, guards, choices, shuffles, sums, starts, steps, constants, indices,
+terms and strides of the CUDA templates, of `bpc_cuda.h` and of the lines that the generator writes
+into them are changed, one at a time, in the kernels of {networks} small networks with tails and
+unequal sides (`tests/cuda/mutated`). Changes that read the same but for names and numbers are
+planted once, and tried in several kernels. A defect is *found* if what `bpc check --kernels` does
+with a launch reports anything; *refused* if a compiler does not take the text. The rest *survived*,
+and a reason below says why no result changes, so that there is nothing to find. A survivor without
+one makes the tool fail.
 
 {planted:,} planted, {refused:,} refused, {found:,} found, {survived:,} survived.
 
@@ -91,7 +91,6 @@ def page(outcomes: Sequence[Outcome], reasons: Sequence[Reason]) -> str:
     """The page's text."""
     status = Counter(item.status for item in outcomes)
     head = HEAD.format(
-        minutes=sum(item.seconds for item in outcomes) / 60,
         networks=len(list((REASONS.parent / "mutated").glob("*.yaml"))),
         planted=len(outcomes),
         refused=status["invalid"],
