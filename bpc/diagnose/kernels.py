@@ -1,11 +1,12 @@
 """Every CUDA kernel of a network: compiled for real devices, run, raced, and compared.
 
 The network's step runs launch by launch in the simulator with every check on, each tensor in a
-guarded buffer of its own that holds what lay in memory at that moment; the results of the first
-way of running are what the next launch finds. No text runs unchecked: one that is at fault could
-take the process with it. A launch is sound if nothing is reported, exactly the bytes of its
-results were written, its results are the same in every mode and order of threads, and they are
-within the stated bound of a float64 evaluation of its nodes.
+guarded buffer of its own, no longer than its rows at hand, that holds what lay in memory at that
+moment; the results of the first way of running are what the next launch finds. No text runs
+unchecked: one that is at fault could take the process with it. A launch is sound if nothing is
+reported, exactly the bytes of its results were written, its results are the same in every mode and
+order of threads, they have the bits of the C++ kernels of the CPU, and they are within the stated
+bound of a float64 evaluation of its nodes.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from numpy.typing import NDArray
 
 from bpc.codegen.cuda import CudaLaunch, CudaSource
 from bpc.diagnose.oracle import Oracle, compare, decode, widen_all
+from bpc.diagnose.twin import Twin
 from bpc.errors import Span
 from bpc.ir import Value
-from bpc.kernel import Kernel
+from bpc.kernel import Kernel, Operand
 from bpc.passes.layout import plain_layout
 from bpc.plan.program import Entry, Program
+from bpc.runtime.device import Array
 from bpc.runtime.host_arena import HostArena
 from bpc.runtime.sim.buffers import GuardedBuffer
 from bpc.runtime.sim.launch import LaunchOptions
@@ -32,6 +35,9 @@ from bpc.types import shape_at
 
 Bytes = NDArray[np.uint8]
 
+WIDEST = 16
+"""Bytes of the widest access, to which a plan aligns every tensor at least."""
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -39,16 +45,18 @@ class Run:
 
     mode: str  # "source" | "ptx"
     options: LaunchOptions
+    tight: bool = False  # tensors begin where they end on the guard page: aligned to an element
 
     def __str__(self) -> str:
         extra = f" seed {self.options.seed}" if self.options.order == "random" else ""
         moved = " adversarial" if self.options.adversarial else ""
-        return f"{self.mode} {self.options.order}{extra}{moved}"
+        tight = " tight" if self.tight else ""
+        return f"{self.mode} {self.options.order}{extra}{moved}{tight}"
 
 
 RUNS = (
     Run("source", LaunchOptions(order="in-order")),
-    Run("source", LaunchOptions(order="reverse", adversarial=1.0)),
+    Run("source", LaunchOptions(order="reverse", adversarial=1.0), tight=True),
     Run("ptx", LaunchOptions(order="random", seed=7)),
 )
 
@@ -105,6 +113,7 @@ def check_kernels(
     rows: Sequence[int],
     runs: Sequence[Run] = RUNS,
     told: Callable[[str], None] = lambda text: None,
+    twin: Twin | None = None,
 ) -> tuple[KernelCheck, ...]:
     """Check every launch of every entry point.
 
@@ -116,6 +125,7 @@ def check_kernels(
         rows: how many rows to run with; short batches show what guards are worth.
         runs: the ways of running each launch.
         told: progress.
+        twin: the program on the CPU, whose bits results are compared with.
     """
     text = self_contained(source, "network.cu")
     modules = {run.mode: _load(text, run.mode) for run in runs}
@@ -126,9 +136,9 @@ def check_kernels(
             told(f"{name}, {count} rows")
             prepare(device, name, count)
             for launch in source.launches[name]:
-                item = _take(device, program.entries[name], launch, count)
-                for home, raw in _check_launch(item, modules, runs, checks).items():
-                    _bytes(device, item.entry, home)[...] = raw
+                item = take_launch(device, program.entries[name], launch, count, twin)
+                for home, raw in check_launch(item, modules, runs, checks).items():
+                    storage_bytes(device.arena, item.entry, home)[: len(raw)] = raw
     return tuple(checks.values())
 
 
@@ -138,7 +148,7 @@ def _load(text: str, mode: str) -> SimModule:
 
 
 @dataclass(frozen=True, slots=True)
-class _Item:
+class Item:
     """A launch with the bytes of its storages before it runs."""
 
     entry: Entry
@@ -146,16 +156,29 @@ class _Item:
     rows: int
     before: Mapping[str, Bytes]
     values: Mapping[str, Value]
+    twin: Mapping[str, Bytes]  # what the C++ kernels leave; empty if they were not run
 
     def kernels(self) -> list[Kernel]:
         """The launch's kernels in order."""
         return [self.entry.kernels[at] for at in (*self.launch.kernels, *self.launch.tails)]
 
+    def operands(self) -> list[Operand]:
+        """All that the launch reads and writes."""
+        return [item for kernel in self.kernels() for item in (*kernel.reads, *kernel.writes)]
 
-def _take(device: HostArena, entry: Entry, launch: CudaLaunch, rows: int) -> _Item:
+
+def take_launch(
+    device: HostArena, entry: Entry, launch: CudaLaunch, rows: int, twin: Twin | None
+) -> Item:
     """A launch with a copy of what lies in memory."""
-    before = {home: _bytes(device, entry, home).copy() for home in _homes(entry, launch)}
-    return _Item(entry, launch, rows, before, entry.graph.values())
+    homes = _homes(entry, launch)
+    before = {home: storage_bytes(device.arena, entry, home).copy() for home in homes}
+    after: dict[str, Bytes] = {}
+    order = (*launch.kernels, *launch.tails)
+    for at, arena in twin.run(device.arena, entry.name, order, rows) if twin else ():
+        written = [entry.storage[operand.value] for operand in entry.kernels[at].writes]
+        after.update((home, storage_bytes(arena, entry, home).copy()) for home in written)
+    return Item(entry, launch, rows, before, entry.graph.values(), after)
 
 
 def _homes(entry: Entry, launch: CudaLaunch) -> list[str]:
@@ -165,18 +188,26 @@ def _homes(entry: Entry, launch: CudaLaunch) -> list[str]:
     return list(dict.fromkeys(entry.storage[item.value] for item in operands))
 
 
-def _bytes(device: HostArena, entry: Entry, home: str) -> Bytes:
+def storage_bytes(arena: Bytes, entry: Entry, home: str) -> Bytes:
+    """Where a storage of an entry lies in an arena."""
     start = entry.offsets[home]
-    return device.arena[start : start + entry.sizes[home]]
+    return arena[start : start + entry.sizes[home]]
 
 
-def _check_launch(
-    item: _Item,
+def check_launch(
+    item: Item,
     modules: Mapping[str, SimModule],
     runs: Sequence[Run],
     checks: dict[str, KernelCheck],
 ) -> dict[str, Bytes]:
-    """Run a launch in every way; what it leaves in each storage that it writes."""
+    """Run a launch in every way; what it leaves in each storage that it writes, up to its rows.
+
+    Args:
+        item: the launch and what it finds in memory.
+        modules: its text, compiled for each mode that `runs` name.
+        runs: the ways of running it; the first one's results are kept.
+        checks: by function, where findings are noted.
+    """
     kernels = item.kernels()
     places = tuple(dict.fromkeys(span for kernel in kernels for span in kernel.spans))
     check = checks.setdefault(item.launch.function, KernelCheck(item.launch.function, places))
@@ -188,6 +219,8 @@ def _check_launch(
         for text in _compare_runs(item, first or results, results):
             check.findings.append(_finding(item, str(run), text))
         first = first or results
+    for text in _against_twin(item, first):
+        check.findings.append(_finding(item, "C++ kernels", text))
     for error, limit, text in _against_oracle(item, first):
         check.note(error, limit)
         if error > limit:
@@ -196,16 +229,14 @@ def _check_launch(
     return first
 
 
-def _finding(item: _Item, run: str, text: str) -> Finding:
+def _finding(item: Item, run: str, text: str) -> Finding:
     kernels = item.kernels()
     nodes = tuple(name for kernel in kernels for name in kernel.nodes)
     places = tuple(dict.fromkeys(span for kernel in kernels for span in kernel.spans))
     return Finding(item.entry.name, item.launch.function, run, text, nodes, places)
 
 
-def _against_oracle(
-    item: _Item, results: Mapping[str, Bytes]
-) -> Iterator[tuple[float, float, str]]:
+def _against_oracle(item: Item, results: Mapping[str, Bytes]) -> Iterator[tuple[float, float, str]]:
     """(error, bound, text) of every result that the launch leaves behind."""
     entry, rows, kernels = item.entry, item.rows, item.kernels()
     made = {operand.value for kernel in kernels for operand in kernel.writes}
@@ -230,52 +261,80 @@ def _against_oracle(
             oracle.known.update(widen_all({value.name: got}, item.values))
 
 
+def _against_twin(item: Item, results: Mapping[str, Bytes]) -> Iterator[str]:
+    """Results have the bits that the C++ kernels give; any NaN is as good as another."""
+    last = {item.entry.storage[name]: name for name in _written_values(item)}
+    for home, name in last.items():
+        if home not in item.twin:
+            continue
+        value = item.values[name]
+        got = decode(value, results[home], item.rows)
+        wanted = decode(value, item.twin[home], item.rows)
+        off = int(np.count_nonzero(~_same_bits(got, wanted)))
+        if off:
+            yield f"{name} has other bits than the C++ kernel's in {off} of {got.size} elements"
+
+
+def _same_bits(got: Array, wanted: Array) -> NDArray[np.bool_]:
+    """Per element; +0 and -0 differ."""
+    width = got.dtype.itemsize
+    bits = [np.ascontiguousarray(array).reshape(-1).view(f"u{width}") for array in (got, wanted)]
+    same: NDArray[np.bool_] = (bits[0] == bits[1]).reshape(got.shape)
+    floats = got.dtype.kind not in "biu"
+    return same | (np.isnan(got) & np.isnan(wanted)) if floats else same
+
+
 def _run_checked(
-    item: _Item, module: SimModule, run: Run, results: dict[str, Bytes]
+    item: Item, module: SimModule, run: Run, results: dict[str, Bytes]
 ) -> Iterator[str]:
     """What goes wrong when the launch runs in guarded buffers; fills `results` by storage."""
     entry, launch = item.entry, item.launch
     made = {entry.storage[name] for name in _written_values(item)}
     fresh = made - _read_first(item)
-    buffers = {home: _buffer(item, home, home in fresh, home not in made) for home in item.before}
+    buffers = {
+        home: _buffer(item, home, home in fresh, home not in made, run.tight)
+        for home in item.before
+    }
     extras = _Extras(item, buffers)
     arguments = [extras.argument(argument.kind, argument.value) for argument in launch.arguments]
     reports = module.launch(launch.function, launch.grid, launch.threads, 0, arguments, run.options)
     yield from (str(report) for report in reports)
     yield from _check_written(item, buffers, fresh)
+    yield from extras.check()
     results.update((home, buffers[home].array.copy()) for home in made)
     extras.free()
     for buffer in buffers.values():
         buffer.free()
 
 
-def _written_values(item: _Item) -> list[str]:
+def _written_values(item: Item) -> list[str]:
     return [o.value for kernel in item.kernels() for o in kernel.writes]
 
 
-def _read_first(item: _Item) -> set[str]:
+def _read_first(item: Item) -> set[str]:
     """Storages that hold something when the launch begins."""
     written: set[str] = set()
     found: set[str] = set()
     for kernel in item.kernels():
-        found.update(
-            item.entry.storage[o.value] for o in kernel.reads if o.value not in written
-        )
+        found.update(item.entry.storage[o.value] for o in kernel.reads if o.value not in written)
         written.update(o.value for o in kernel.writes)
     return found
 
 
-def _buffer(item: _Item, home: str, fresh: bool, read_only: bool) -> GuardedBuffer:
-    raw = item.before[home]
+def _buffer(item: Item, home: str, fresh: bool, read_only: bool, tight: bool) -> GuardedBuffer:
+    """A storage with room for the rows at hand and no more."""
+    kept = [item.values[o.value] for o in item.operands() if item.entry.storage[o.value] == home]
+    size = max(plain_layout(value).nbytes(value.dtype, item.rows) for value in kept)
+    alignment = max(value.dtype.bits // 8 for value in kept) if tight else WIDEST
     if fresh:
-        return GuardedBuffer(len(raw), np.uint8, home)
-    return GuardedBuffer.of(raw, home, read_only)
+        return GuardedBuffer(size, np.uint8, home, alignment=max(alignment, 1))
+    return GuardedBuffer.of(item.before[home][:size], home, read_only, max(alignment, 1))
 
 
 class _Extras:
     """The arguments of a launch that are no tensors: rows, ticket, table."""
 
-    def __init__(self, item: _Item, buffers: Mapping[str, GuardedBuffer]):
+    def __init__(self, item: Item, buffers: Mapping[str, GuardedBuffer]):
         self.item, self.buffers = item, buffers
         self.rows = GuardedBuffer.of(np.asarray([item.rows], np.int64), "rows", True)
         self.ticket = GuardedBuffer.of(np.zeros(1, np.uint32), "ticket")
@@ -297,6 +356,12 @@ class _Extras:
             return np.int32(len(self.item.launch.table))
         return {"rows": self.rows, "ticket": self.ticket, "table": self.table}[kind]
 
+    def check(self) -> Iterator[str]:
+        """The next launch finds the ticket as this one did."""
+        left = int(self.ticket.array[0])
+        if left:
+            yield f"the ticket is {left} after the launch, not 0"
+
     def free(self) -> None:
         """Give the memory back."""
         for buffer in (self.rows, self.ticket, self.table):
@@ -304,7 +369,7 @@ class _Extras:
 
 
 def _check_written(
-    item: _Item, buffers: Mapping[str, GuardedBuffer], fresh: set[str]
+    item: Item, buffers: Mapping[str, GuardedBuffer], fresh: set[str]
 ) -> Iterator[str]:
     """Every byte of a result is written, and none beyond the rows at hand."""
     for name in _written_values(item):
@@ -323,7 +388,7 @@ def _check_written(
 
 
 def _compare_runs(
-    item: _Item, first: Mapping[str, Bytes], results: Mapping[str, Bytes]
+    item: Item, first: Mapping[str, Bytes], results: Mapping[str, Bytes]
 ) -> Iterator[str]:
     """Results are the same bytes whatever the mode and the order of threads."""
     for name in _written_values(item):

@@ -19,7 +19,10 @@ from bpc.runtime.reference import storage_type
 from bpc.types import BIT, F16, F32, F64, DType, extent, shape_at
 
 _UNIT = {"f64": 2.0**-53, "f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
-_SUMS = ("row_reduce", "col_reduce", "gemm", "conv2d", "conv2d_input", "conv2d_weight")
+_SUMS = (
+    *("row_reduce", "col_reduce", "chunk_reduce"),
+    *("gemm", "conv2d", "conv2d_input", "conv2d_weight"),
+)
 _F16_OVERFLOW = 65520.0  # rounds to infinity
 _STEPS = 16.0  # roundings of an element-wise chain, each of half a unit, with room
 
@@ -150,7 +153,8 @@ def compare(
     """(largest error over largest magnitude, its bound); a wrong condition counts as error 1."""
     wanted = oracle.value(name)
     if dtype == F16:
-        wanted = np.where(np.abs(wanted) >= _F16_OVERFLOW, np.copysign(np.inf, wanted), wanted)
+        too_large = np.abs(wanted) >= _F16_OVERFLOW
+        wanted = np.where(too_large, np.copysign(np.inf, wanted), wanted)
     if dtype == BIT:
         return _compare_conditions(name, got, wanted, oracle, kernel), 0.0
     if dtype.kind != "float":
@@ -165,7 +169,7 @@ def compare(
         return float("inf"), limit
     if scale == 0:
         return (0.0 if np.all(same) else float("inf")), limit
-    off = np.abs(np.where(same, 0.0, got64 - wanted))
+    off = np.abs(np.subtract(got64, wanted, out=np.zeros_like(got64), where=~same))
     return float(np.max(off, initial=0.0)) / scale, limit
 
 

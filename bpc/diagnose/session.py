@@ -11,6 +11,7 @@ from bpc.data.describe import Description
 from bpc.data.read import Dataset
 from bpc.diagnose.kernels import RUNS, KernelCheck, Run, check_kernels
 from bpc.diagnose.resources import Resources, measure_resources
+from bpc.diagnose.twin import Twin
 from bpc.entries import Entries, build_entries
 from bpc.runtime.cpu.build import plan
 from bpc.runtime.host_arena import HostArena
@@ -59,7 +60,7 @@ def check_network(
         spec: the network; its batch is cut to `batch` rows, which changes no kernel but its size.
         description: of the data.
         data: examples to run on.
-        batch: planned rows; a full batch and one of three rows less are run.
+        batch: planned rows; a full batch, a short one and a single row are run.
         runs: modes and orders.
         told: progress.
 
@@ -73,14 +74,19 @@ def check_network(
     source = generate(spec.name, program)
     told("compiling for " + ", ".join(("sm_75", "sm_90", "sm_100")))
     resources = measure_resources(self_contained(source, "network.cu"))
-    counts = tuple(sorted({rows, max(1, rows - SHORT_BY)}))
-    prepare = _Preparer(small, entries, data)
-    kernels = check_kernels(program, source, prepare, counts, runs, told)
+    counts = row_counts(rows)
+    prepare = Preparer(small, entries, data)
+    kernels = check_kernels(program, source, prepare, counts, runs, told, Twin(program))
     return Checked(kernels, resources, counts)
 
 
+def row_counts(rows: int) -> tuple[int, ...]:
+    """With how many rows a program planned for `rows` is checked."""
+    return tuple(sorted({1, max(1, rows - SHORT_BY), rows}))
+
+
 @dataclass(frozen=True, slots=True)
-class _Preparer:
+class Preparer:
     """Brings a device to the state in which a step begins."""
 
     spec: Spec
@@ -88,6 +94,7 @@ class _Preparer:
     data: Dataset
 
     def __call__(self, device: HostArena, entry: str, rows: int) -> None:
+        """Fill inputs, and before the first entry of a step states and control values."""
         if entry == "micro_step":
             states = [*self.entries.states_of("parameter"), *self.entries.states_of("master")]
             for name, value in initial_values(states, self.spec.seed).items():

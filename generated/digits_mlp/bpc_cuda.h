@@ -94,7 +94,7 @@ BPC_DEVICE T bpc_warp_reduce(bpc_index n, F&& f) {
       const T other = __shfl_xor_sync(bpc_full_mask, mine, step);
       mine = (lane & step) ? Rule::combine(other, mine) : Rule::combine(mine, other);
     }
-    total = slice == 0 ? mine : Rule::combine(total, mine);
+    total = Rule::combine(total, mine);
   }
   return total;
 }
@@ -112,7 +112,7 @@ template <class Acc, class T> BPC_DEVICE Acc bpc_serial_sum(const T* values, bpc
     const bpc_index end = n - start < bpc_column_slice ? n : start + bpc_column_slice;
     Acc part = Acc(0);
     for (bpc_index j = start; j < end; ++j) part += Acc(bpc_load(values, j));
-    total = start == 0 ? part : total + part;
+    total += part;
   }
   return total;
 }
@@ -279,8 +279,7 @@ BPC_DEVICE Acc bpc_conv_weight_gradient(const bpc_conv& s, const TX* x, const TY
   }
 #pragma unroll
   for (int step = bpc_lanes / 2; step > 0; step /= 2) {
-    const Acc other = __shfl_xor_sync(bpc_full_mask, mine, step);
-    mine = (lane & step) ? other + mine : mine + other;
+    mine += __shfl_xor_sync(bpc_full_mask, mine, step);
   }
   return mine;
 }

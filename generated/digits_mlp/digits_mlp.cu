@@ -356,7 +356,7 @@ extern "C" __global__ __launch_bounds__(256) void linear3_bias_gradient(
     __syncthreads();
     if (slot == 0) {
       for (int s = 0; s < 8 && round + s * bpc_column_slice < reduced; ++s) {
-        total = round + s == 0 ? parts[s][column] : total + parts[s][column];
+        total += parts[s][column];
       }
     }
     __syncthreads();
@@ -488,7 +488,7 @@ extern "C" __global__ __launch_bounds__(256) void linear2_bias_gradient(
     __syncthreads();
     if (slot == 0) {
       for (int s = 0; s < 8 && round + s * bpc_column_slice < reduced; ++s) {
-        total = round + s == 0 ? parts[s][column] : total + parts[s][column];
+        total += parts[s][column];
       }
     }
     __syncthreads();
@@ -607,7 +607,7 @@ extern "C" __global__ __launch_bounds__(256) void linear1_bias_gradient(
     __syncthreads();
     if (slot == 0) {
       for (int s = 0; s < 8 && round + s * bpc_column_slice < reduced; ++s) {
-        total = round + s == 0 ? parts[s][column] : total + parts[s][column];
+        total += parts[s][column];
       }
     }
     __syncthreads();

@@ -72,11 +72,15 @@ class GuardedBuffer:
 
     @classmethod
     def of(
-        cls, values: npt.ArrayLike, name: str = "buffer", read_only: bool = False
+        cls,
+        values: npt.ArrayLike,
+        name: str = "buffer",
+        read_only: bool = False,
+        alignment: int = 16,
     ) -> GuardedBuffer:
         """A buffer that holds a copy of these values."""
         given = np.asarray(values)
-        made = cls(given.shape, given.dtype, name, read_only)
+        made = cls(given.shape, given.dtype, name, read_only, alignment)
         made.array[...] = given
         made.mark_written()
         return made
