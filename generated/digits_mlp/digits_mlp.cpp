@@ -128,14 +128,15 @@ static void linear3(char* arena, const int64_t* offsets, int64_t rows, int64_t s
 //   loss_exp = exp(linear3 - loss_part2)
 //   loss_sum[r] = sum over c of loss_exp
 //   loss_part3 = log(loss_sum)
+//   loss_column_2 = the element's place along axis 1
 //   loss_chosen = linear3 - loss_part2 if loss_column_2 == target else 0
 //   loss_picked[r] = sum over c of loss_chosen
-//   loss_seed = control_scale / control_divisor
+//   loss_seed = control_scale / control_divisor, rounded to f32
 //   d_linear3 = loss_seed * (exp(linear3 - loss_part2 - loss_part3) - (1 if loss_column_2 == target else 0))
 //   reads  linear3 f32[batch, 10], target i64[batch], control.scale f64[], control.divisor f64[]
 //   writes loss_part3 = loss#3 f32[batch], loss.picked f32[batch], d_linear3 f32[batch, 10]
 //   nodes  loss#2, loss.exp, loss.sum, loss#3, loss.chosen, loss.picked, loss.seed, d_linear3
-//   space [batch, 10]: batch rows r, 10 elements c along each
+//   space [batch, 10]: row r < batch, element c < 10 of a row
 //   at 64 rows reads 3,088 B, writes 3,072 B, 21,761 FLOPs
 //   from specs/digits_mlp.yaml:24
 static void loss_cross_entropy_with_gradient(char* arena, const int64_t* offsets, int64_t rows,
@@ -191,11 +192,11 @@ static void loss_cross_entropy_with_gradient(char* arena, const int64_t* offsets
 
 // loss_cross_entropy
 //   loss_terms = loss_part3 - loss_picked
-//   loss_total[r] = sum over c of loss_terms
+//   loss_total = sum over all c < batch of loss_terms
 //   reads  loss_part3 = loss#3 f32[batch], loss.picked f32[batch]
 //   writes loss.total f64[]
 //   nodes  loss.terms, loss.total
-//   space [batch, 1]: 1 row r, batch elements c along each
+//   space [batch, 1], taken as one row: element c < batch
 //   at 64 rows reads 512 B, writes 8 B, 128 FLOPs
 //   from specs/digits_mlp.yaml:24
 static void loss_cross_entropy(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
@@ -217,11 +218,12 @@ static void loss_cross_entropy(char* arena, const int64_t* offsets, int64_t rows
 }
 
 // loss_cross_entropy_part1
+//   loss_part1_extent = batch
 //   loss_part1 = loss_part1_extent
 //   writes loss_part1 = loss#1 f64[]
 //   nodes  loss#1
 //   space []
-//   at 64 rows reads 0 B, writes 8 B, 0 FLOPs
+//   at any batch reads 0 B, writes 8 B, 0 FLOPs
 //   from specs/digits_mlp.yaml:24
 static void loss_cross_entropy_part1(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
   double* loss_part1_out = (double*)(arena + offsets[0]);
@@ -518,16 +520,18 @@ static void linear1_weight_gradient(char* arena, const int64_t* offsets, int64_t
 
 // norm_kernel
 //   square_parameter = grad_parameter^2
-//   squares_parameter_chunks = sum over 4096 elements each of square_parameter
+//   squares_parameter_chunks[chunk] = sum of square_parameter over 4096 elements a chunk
+//   of the first of 6 that it serves, norm_linear1_weight:
 //   reads  grad_parameter = grad.linear1.weight f32[64, 256]
 //   writes squares_parameter_chunks = squares.linear1.weight.chunks f64[4]
 //   nodes  square.linear1.weight, squares.linear1.weight.chunks
 //   space [64, 256], every element c
-//   at 64 rows reads 65,536 B, writes 32 B, 32,768 FLOPs
+//   at any batch reads 65,536 B, writes 32 B, 32,768 FLOPs
 //   from specs/digits_mlp.yaml:16, :18, :21
 //   serves norm_linear1_weight [64, 256] (:16), norm_linear1_bias [256] (:16),
 //          norm_linear2_weight [256, 128] (:18), norm_linear2_bias [128] (:18),
 //          norm_linear3_weight [128, 10] (:21), norm_linear3_bias [10] (:21)
+//   all 6: read 203,304 B, write 128 B, 101,652 FLOPs
 static void norm_kernel(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
   const float* grad_parameter_in = (const float*)(arena + offsets[0]);
   double* squares_parameter_chunks_out = (double*)(arena + offsets[1]);
@@ -548,51 +552,53 @@ static void norm_kernel(char* arena, const int64_t* offsets, int64_t rows, int64
 // update_control
 //   unscale = control_divisor / (control_weight * control_scale) if control_weight > 0 else 0
 //   squares_linear1_weight = sum of the 4 values of squares_linear1_weight_chunks
-//   norm2_linear1_weight = sqrt(squares_linear1_weight) * unscale
+//   grad_norm_linear1_weight = sqrt(squares_linear1_weight) * unscale
 //   squares_linear1_bias = sum of the 1 values of squares_linear1_bias_chunks
-//   norm2_linear1_bias = sqrt(squares_linear1_bias) * unscale
+//   grad_norm_linear1_bias = sqrt(squares_linear1_bias) * unscale
 //   squares_linear2_weight = sum of the 8 values of squares_linear2_weight_chunks
-//   norm2_linear2_weight = sqrt(squares_linear2_weight) * unscale
+//   grad_norm_linear2_weight = sqrt(squares_linear2_weight) * unscale
 //   squares_linear2_bias = sum of the 1 values of squares_linear2_bias_chunks
-//   norm2_linear2_bias = sqrt(squares_linear2_bias) * unscale
+//   grad_norm_linear2_bias = sqrt(squares_linear2_bias) * unscale
 //   squares_linear3_weight = sum of the 1 values of squares_linear3_weight_chunks
-//   norm2_linear3_weight = sqrt(squares_linear3_weight) * unscale
+//   grad_norm_linear3_weight = sqrt(squares_linear3_weight) * unscale
 //   squares_linear3_bias = sum of the 1 values of squares_linear3_bias_chunks
-//   norm2_linear3_bias = sqrt(squares_linear3_bias) * unscale
-//   squares = squares_linear1_weight + squares_linear1_bias
-//   squares_2 = squares + squares_linear2_weight
-//   squares_3 = squares_2 + squares_linear2_bias
-//   squares_4 = squares_3 + squares_linear3_weight
-//   squares_5 = squares_4 + squares_linear3_bias
-//   norm = sqrt(squares_5) * unscale
-//   found = 0 if isfinite(squares_5) and isfinite(control_loss) else 1
-//   factor = unscale * min(1, 1 / (norm + 1e-06))
+//   grad_norm_linear3_bias = sqrt(squares_linear3_bias) * unscale
+//   squares_through_linear1_bias = squares_linear1_weight + squares_linear1_bias
+//   squares_through_linear2_weight = squares_through_linear1_bias + squares_linear2_weight
+//   squares_through_linear2_bias = squares_through_linear2_weight + squares_linear2_bias
+//   squares_through_linear3_weight = squares_through_linear2_bias + squares_linear3_weight
+//   squares_through_linear3_bias = squares_through_linear3_weight + squares_linear3_bias
+//   norm = sqrt(squares_through_linear3_bias) * unscale
+//   nonfinite = 0 if isfinite(squares_through_linear3_bias) and isfinite(control_loss) else 1
+//   factor = unscale * min(1, 1 / (norm + 1e-06)), rounded to f32
 //   update_number = control_updates + 1
 //   lr = control_base_lr * min(1, update_number / max(control_warmup, 1))
-//   updates = control_updates if found else update_number
+//   updates = control_updates if nonfinite else update_number
 //   window = control_window + 1
 //   step_size_exact = lr / (1 - 0.9^update_number)
-//   step_size = step_size_exact
+//   step_size = step_size_exact, rounded to f32
 //   root_size_exact = 1 / sqrt(1 - 0.999^update_number)
-//   root_size = root_size_exact
+//   root_size = root_size_exact, rounded to f32
 //   reads  control.divisor f64[], control.weight f64[], control.scale f64[],
 //          squares.linear1.weight.chunks f64[4], squares.linear1.bias.chunks f64[],
 //          squares.linear2.weight.chunks f64[8], squares.linear2.bias.chunks f64[],
 //          squares.linear3.weight.chunks f64[], squares.linear3.bias.chunks f64[],
 //          control.loss f64[], control.updates i64[], control.base_lr f64[], control.warmup f64[],
 //          control.window i64[]
-//   writes norm2.linear1.weight f64[], norm2.linear1.bias f64[], norm2.linear2.weight f64[],
-//          norm2.linear2.bias f64[], norm2.linear3.weight f64[], norm2.linear3.bias f64[],
-//          norm f64[], found i64[], factor f32[], lr f64[], updates i64[], window i64[],
-//          step.size f32[], root.size f32[]
-//   nodes  unscale, squares.linear1.weight, norm2.linear1.weight, squares.linear1.bias,
-//          norm2.linear1.bias, squares.linear2.weight, norm2.linear2.weight, squares.linear2.bias,
-//          norm2.linear2.bias, squares.linear3.weight, norm2.linear3.weight, squares.linear3.bias,
-//          norm2.linear3.bias, squares, squares.2, squares.3, squares.4, squares.5, norm, found,
-//          factor, update.number, lr, updates, window, step.size.exact, step.size, root.size.exact,
-//          root.size
+//   writes grad_norm.linear1.weight f64[], grad_norm.linear1.bias f64[],
+//          grad_norm.linear2.weight f64[], grad_norm.linear2.bias f64[],
+//          grad_norm.linear3.weight f64[], grad_norm.linear3.bias f64[], norm f64[], nonfinite i64[],
+//          factor f32[], lr f64[], updates i64[], window i64[], step.size f32[], root.size f32[]
+//   nodes  unscale, squares.linear1.weight, grad_norm.linear1.weight, squares.linear1.bias,
+//          grad_norm.linear1.bias, squares.linear2.weight, grad_norm.linear2.weight,
+//          squares.linear2.bias, grad_norm.linear2.bias, squares.linear3.weight,
+//          grad_norm.linear3.weight, squares.linear3.bias, grad_norm.linear3.bias,
+//          squares_through.linear1.bias, squares_through.linear2.weight,
+//          squares_through.linear2.bias, squares_through.linear3.weight,
+//          squares_through.linear3.bias, norm, nonfinite, factor, update.number, lr, updates, window,
+//          step.size.exact, step.size, root.size.exact, root.size
 //   space []
-//   at 64 rows reads 192 B, writes 100 B, 133 FLOPs
+//   at any batch reads 192 B, writes 100 B, 133 FLOPs
 //   from specs/digits_mlp.yaml:30, :16, :18, :21
 static void update_control(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
   const double* control_divisor_in = (const double*)(arena + offsets[0]);
@@ -609,14 +615,14 @@ static void update_control(char* arena, const int64_t* offsets, int64_t rows, in
   const double* control_base_lr_in = (const double*)(arena + offsets[11]);
   const double* control_warmup_in = (const double*)(arena + offsets[12]);
   const int64_t* control_window_in = (const int64_t*)(arena + offsets[13]);
-  double* norm2_linear1_weight_out = (double*)(arena + offsets[14]);
-  double* norm2_linear1_bias_out = (double*)(arena + offsets[15]);
-  double* norm2_linear2_weight_out = (double*)(arena + offsets[16]);
-  double* norm2_linear2_bias_out = (double*)(arena + offsets[17]);
-  double* norm2_linear3_weight_out = (double*)(arena + offsets[18]);
-  double* norm2_linear3_bias_out = (double*)(arena + offsets[19]);
+  double* grad_norm_linear1_weight_out = (double*)(arena + offsets[14]);
+  double* grad_norm_linear1_bias_out = (double*)(arena + offsets[15]);
+  double* grad_norm_linear2_weight_out = (double*)(arena + offsets[16]);
+  double* grad_norm_linear2_bias_out = (double*)(arena + offsets[17]);
+  double* grad_norm_linear3_weight_out = (double*)(arena + offsets[18]);
+  double* grad_norm_linear3_bias_out = (double*)(arena + offsets[19]);
   double* norm_out = (double*)(arena + offsets[20]);
-  int64_t* found_out = (int64_t*)(arena + offsets[21]);
+  int64_t* nonfinite_out = (int64_t*)(arena + offsets[21]);
   float* factor_out = (float*)(arena + offsets[22]);
   double* lr_out = (double*)(arena + offsets[23]);
   int64_t* updates_out = (int64_t*)(arena + offsets[24]);
@@ -632,73 +638,85 @@ static void update_control(char* arena, const int64_t* offsets, int64_t rows, in
   const double control_base_lr = bpc_load(control_base_lr_in, 0);
   const double control_warmup = bpc_load(control_warmup_in, 0);
   const int64_t control_window = bpc_load(control_window_in, 0);
-  // control, specs/digits_mlp.yaml:30
+  // turns kept gradients into those of the mean loss, without scale, specs/digits_mlp.yaml:30
   const double unscale = (control_weight > 0.0 ? control_divisor / (control_weight * control_scale) : 0.0);
   const double squares_linear1_weight = bpc_serial_sum<double>(squares_linear1_weight_chunks_in, 4);
   // norm of linear1.weight, specs/digits_mlp.yaml:16
-  const double norm2_linear1_weight = bpc_sqrt(squares_linear1_weight) * unscale;
-  bpc_store(norm2_linear1_weight_out, 0, norm2_linear1_weight);
+  const double grad_norm_linear1_weight = bpc_sqrt(squares_linear1_weight) * unscale;
+  bpc_store(grad_norm_linear1_weight_out, 0, grad_norm_linear1_weight);
   const double squares_linear1_bias = bpc_serial_sum<double>(squares_linear1_bias_chunks_in, 1);
   // norm of linear1.bias, specs/digits_mlp.yaml:16
-  const double norm2_linear1_bias = bpc_sqrt(squares_linear1_bias) * unscale;
-  bpc_store(norm2_linear1_bias_out, 0, norm2_linear1_bias);
+  const double grad_norm_linear1_bias = bpc_sqrt(squares_linear1_bias) * unscale;
+  bpc_store(grad_norm_linear1_bias_out, 0, grad_norm_linear1_bias);
   const double squares_linear2_weight = bpc_serial_sum<double>(squares_linear2_weight_chunks_in, 8);
   // norm of linear2.weight, specs/digits_mlp.yaml:18
-  const double norm2_linear2_weight = bpc_sqrt(squares_linear2_weight) * unscale;
-  bpc_store(norm2_linear2_weight_out, 0, norm2_linear2_weight);
+  const double grad_norm_linear2_weight = bpc_sqrt(squares_linear2_weight) * unscale;
+  bpc_store(grad_norm_linear2_weight_out, 0, grad_norm_linear2_weight);
   const double squares_linear2_bias = bpc_serial_sum<double>(squares_linear2_bias_chunks_in, 1);
   // norm of linear2.bias, specs/digits_mlp.yaml:18
-  const double norm2_linear2_bias = bpc_sqrt(squares_linear2_bias) * unscale;
-  bpc_store(norm2_linear2_bias_out, 0, norm2_linear2_bias);
+  const double grad_norm_linear2_bias = bpc_sqrt(squares_linear2_bias) * unscale;
+  bpc_store(grad_norm_linear2_bias_out, 0, grad_norm_linear2_bias);
   const double squares_linear3_weight = bpc_serial_sum<double>(squares_linear3_weight_chunks_in, 1);
   // norm of linear3.weight, specs/digits_mlp.yaml:21
-  const double norm2_linear3_weight = bpc_sqrt(squares_linear3_weight) * unscale;
-  bpc_store(norm2_linear3_weight_out, 0, norm2_linear3_weight);
+  const double grad_norm_linear3_weight = bpc_sqrt(squares_linear3_weight) * unscale;
+  bpc_store(grad_norm_linear3_weight_out, 0, grad_norm_linear3_weight);
   const double squares_linear3_bias = bpc_serial_sum<double>(squares_linear3_bias_chunks_in, 1);
   // norm of linear3.bias, specs/digits_mlp.yaml:21
-  const double norm2_linear3_bias = bpc_sqrt(squares_linear3_bias) * unscale;
-  bpc_store(norm2_linear3_bias_out, 0, norm2_linear3_bias);
-  const double squares = squares_linear1_weight + squares_linear1_bias;  // control, specs/digits_mlp.yaml:30
-  const double squares_2 = squares + squares_linear2_weight;  // control, specs/digits_mlp.yaml:30
-  const double squares_3 = squares_2 + squares_linear2_bias;  // control, specs/digits_mlp.yaml:30
-  const double squares_4 = squares_3 + squares_linear3_weight;  // control, specs/digits_mlp.yaml:30
-  const double squares_5 = squares_4 + squares_linear3_bias;  // control, specs/digits_mlp.yaml:30
-  const double norm = bpc_sqrt(squares_5) * unscale;  // control, specs/digits_mlp.yaml:30
+  const double grad_norm_linear3_bias = bpc_sqrt(squares_linear3_bias) * unscale;
+  bpc_store(grad_norm_linear3_bias_out, 0, grad_norm_linear3_bias);
+  // running sum, up to linear1.bias, specs/digits_mlp.yaml:30
+  const double squares_through_linear1_bias = squares_linear1_weight + squares_linear1_bias;
+  // running sum, up to linear2.weight, specs/digits_mlp.yaml:30
+  const double squares_through_linear2_weight = squares_through_linear1_bias + squares_linear2_weight;
+  // running sum, up to linear2.bias, specs/digits_mlp.yaml:30
+  const double squares_through_linear2_bias = squares_through_linear2_weight + squares_linear2_bias;
+  // running sum, up to linear3.weight, specs/digits_mlp.yaml:30
+  const double squares_through_linear3_weight = squares_through_linear2_bias + squares_linear3_weight;
+  // running sum, up to linear3.bias, specs/digits_mlp.yaml:30
+  const double squares_through_linear3_bias = squares_through_linear3_weight + squares_linear3_bias;
+  // length of all gradients together, unscaled, specs/digits_mlp.yaml:30
+  const double norm = bpc_sqrt(squares_through_linear3_bias) * unscale;
   bpc_store(norm_out, 0, norm);
-  // control, specs/digits_mlp.yaml:30
-  const int64_t found = int64_t((bpc_isfinite(squares_5) && bpc_isfinite(control_loss) ? 0.0 : 1.0));
-  bpc_store(found_out, 0, found);
-  // control, specs/digits_mlp.yaml:30
+  // 1 where a gradient or the loss is inf or NaN: the update is skipped, specs/digits_mlp.yaml:30
+  const int64_t nonfinite = int64_t((bpc_isfinite(squares_through_linear3_bias) && bpc_isfinite(control_loss)
+      ? 0.0 : 1.0));
+  bpc_store(nonfinite_out, 0, nonfinite);
+  // of every gradient: unscaled, then clipped to the allowed norm if there is one, specs/digits_mlp.yaml:30
   const float factor = float(unscale * bpc_min(1.0, 1.0 / (norm + 1e-06)));
   bpc_store(factor_out, 0, factor);
-  // control, specs/digits_mlp.yaml:30
+  // counted from 1, specs/digits_mlp.yaml:30
   const int64_t update_number = int64_t((double(control_updates)) + 1.0);
-  // control, specs/digits_mlp.yaml:30
+  // learning rate of this update: base, warmup, schedule, specs/digits_mlp.yaml:30
   const double lr = control_base_lr * bpc_min(1.0, (double(update_number)) / bpc_max(control_warmup, 1.0));
   bpc_store(lr_out, 0, lr);
-  // control, specs/digits_mlp.yaml:30
-  const int64_t updates = int64_t(((double(found)) ? (double(control_updates)) : (double(update_number))));
+  // updates made, without skipped ones, specs/digits_mlp.yaml:30
+  const int64_t updates = int64_t(((double(nonfinite)) ? (double(control_updates))
+      : (double(update_number))));
   bpc_store(updates_out, 0, updates);
-  const int64_t window = int64_t((double(control_window)) + 1.0);  // control, specs/digits_mlp.yaml:30
+  // steps made, with skipped ones, specs/digits_mlp.yaml:30
+  const int64_t window = int64_t((double(control_window)) + 1.0);
   bpc_store(window_out, 0, window);
-  // control, specs/digits_mlp.yaml:30
+  // lr over the bias correction of the mean: lr / (1 - beta1^t), specs/digits_mlp.yaml:30
   const double step_size_exact = lr / (1.0 - bpc_pow(0.9, (double(update_number))));
-  const float step_size = float(step_size_exact);  // control, specs/digits_mlp.yaml:30
+  // lr over the bias correction of the mean: lr / (1 - beta1^t), specs/digits_mlp.yaml:30
+  const float step_size = float(step_size_exact);
   bpc_store(step_size_out, 0, step_size);
-  // control, specs/digits_mlp.yaml:30
+  // bias correction of the root of the mean square: 1 / sqrt(1 - beta2^t), specs/digits_mlp.yaml:30
   const double root_size_exact = 1.0 / bpc_sqrt(1.0 - bpc_pow(0.999, (double(update_number))));
-  const float root_size = float(root_size_exact);  // control, specs/digits_mlp.yaml:30
+  // bias correction of the root of the mean square: 1 / sqrt(1 - beta2^t), specs/digits_mlp.yaml:30
+  const float root_size = float(root_size_exact);
   bpc_store(root_size_out, 0, root_size);
 }
 
 // adam
 //   clipped_parameter = grad_parameter * factor
-//   next_m_parameter = m_parameter if found else 0.9 * m_parameter + 0.1 * clipped_parameter
-//   next_v_parameter = v_parameter if found else 0.999 * v_parameter + 0.001 * clipped_parameter^2
-//   next_parameter = parameter if found else parameter - step_size * next_m_parameter /
+//   next_m_parameter = m_parameter if nonfinite else 0.9 * m_parameter + 0.1 * clipped_parameter
+//   next_v_parameter = v_parameter if nonfinite else 0.999 * v_parameter + 0.001 * clipped_parameter^2
+//   next_parameter = parameter if nonfinite else parameter - step_size * next_m_parameter /
 //     (sqrt(next_v_parameter) * root_size + 1e-08)
+//   of the first of 6 that it serves, adam_linear1_weight:
 //   reads  grad_parameter = grad.linear1.weight f32[64, 256], factor f32[],
-//          m_parameter = m.linear1.weight f32[64, 256], found i64[],
+//          m_parameter = m.linear1.weight f32[64, 256], nonfinite i64[],
 //          v_parameter = v.linear1.weight f32[64, 256], parameter = linear1.weight f32[64, 256],
 //          step.size f32[], root.size f32[]
 //   writes next_m_parameter = next.m.linear1.weight f32[64, 256],
@@ -706,16 +724,17 @@ static void update_control(char* arena, const int64_t* offsets, int64_t rows, in
 //          next_parameter = next.linear1.weight f32[64, 256]
 //   nodes  clipped.linear1.weight, next.m.linear1.weight, next.v.linear1.weight, next.linear1.weight
 //   space [64, 256], every element c
-//   at 64 rows reads 262,164 B, writes 196,608 B, 327,680 FLOPs
-//   from specs/digits_mlp.yaml:16, :18, :21
-//   serves adam_linear1_weight [64, 256] (:16), adam_linear1_bias [256] (:16),
-//          adam_linear2_weight [256, 128] (:18), adam_linear2_bias [128] (:18),
-//          adam_linear3_weight [128, 10] (:21), adam_linear3_bias [10] (:21)
+//   at any batch reads 262,164 B, writes 196,608 B, 327,680 FLOPs
+//   from specs/digits_mlp.yaml:16, :30, :18, :21
+//   serves adam_linear1_weight [64, 256] (:16, :30), adam_linear1_bias [256] (:16, :30),
+//          adam_linear2_weight [256, 128] (:18, :30), adam_linear2_bias [128] (:18, :30),
+//          adam_linear3_weight [128, 10] (:21, :30), adam_linear3_bias [10] (:21, :30)
+//   all 6: read 813,336 B, write 609,912 B, 1,016,520 FLOPs
 static void adam(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
   const float* grad_parameter_in = (const float*)(arena + offsets[0]);
   const float* factor_in = (const float*)(arena + offsets[1]);
   const float* m_parameter_in = (const float*)(arena + offsets[2]);
-  const int64_t* found_in = (const int64_t*)(arena + offsets[3]);
+  const int64_t* nonfinite_in = (const int64_t*)(arena + offsets[3]);
   const float* v_parameter_in = (const float*)(arena + offsets[4]);
   const float* parameter_in = (const float*)(arena + offsets[5]);
   const float* step_size_in = (const float*)(arena + offsets[6]);
@@ -725,7 +744,7 @@ static void adam(char* arena, const int64_t* offsets, int64_t rows, int64_t slic
   float* next_parameter_out = (float*)(arena + offsets[10]);
 
   const float factor = bpc_load(factor_in, 0);
-  const int64_t found = bpc_load(found_in, 0);
+  const int64_t nonfinite = bpc_load(nonfinite_in, 0);
   const float step_size = bpc_load(step_size_in, 0);
   const float root_size = bpc_load(root_size_in, 0);
   const long all = offsets[12] * (offsets[13] ? rows : 1);
@@ -739,14 +758,14 @@ static void adam(char* arena, const int64_t* offsets, int64_t rows, int64_t slic
     const float parameter = bpc_load(parameter_in, c);
     // adam of linear1.weight and 5 more, specs/digits_mlp.yaml:16
     const float clipped_parameter = grad_parameter * factor;
-    // adam of linear1.weight and 5 more, specs/digits_mlp.yaml:16
-    const float next_m_parameter = ((float(found)) ? m_parameter : 0.9f * m_parameter
+    // adam of linear1.weight and 5 more, specs/digits_mlp.yaml:30
+    const float next_m_parameter = ((float(nonfinite)) ? m_parameter : 0.9f * m_parameter
         + 0.1f * clipped_parameter);
-    // adam of linear1.weight and 5 more, specs/digits_mlp.yaml:16
-    const float next_v_parameter = ((float(found)) ? v_parameter : 0.999f * v_parameter
+    // adam of linear1.weight and 5 more, specs/digits_mlp.yaml:30
+    const float next_v_parameter = ((float(nonfinite)) ? v_parameter : 0.999f * v_parameter
         + 0.001f * (clipped_parameter * clipped_parameter));
-    // adam of linear1.weight and 5 more, specs/digits_mlp.yaml:16
-    const float next_parameter = ((float(found)) ? parameter : parameter
+    // adam of linear1.weight and 5 more, specs/digits_mlp.yaml:30
+    const float next_parameter = ((float(nonfinite)) ? parameter : parameter
         - step_size * next_m_parameter / (bpc_sqrt(next_v_parameter) * root_size + 1e-08f));
     bpc_store(next_m_parameter_out, c, next_m_parameter);
     bpc_store(next_v_parameter_out, c, next_v_parameter);
@@ -791,12 +810,13 @@ static void linear2_relu2(char* arena, const int64_t* offsets, int64_t rows, int
 //   loss_part2[r] = max over c of linear3
 //   loss_exp = exp(linear3 - loss_part2)
 //   loss_sum[r] = sum over c of loss_exp
+//   loss_column = the element's place along axis 1
 //   loss_chosen = linear3 - loss_part2 if loss_column == target else 0
 //   loss_picked[r] = sum over c of loss_chosen
 //   reads  linear3 f32[batch, 10], target i64[batch]
 //   writes loss.sum f32[batch], loss.picked f32[batch]
 //   nodes  loss#2, loss.exp, loss.sum, loss.chosen, loss.picked
-//   space [batch, 10]: batch rows r, 10 elements c along each
+//   space [batch, 10]: row r < batch, element c < 10 of a row
 //   at 64 rows reads 3,072 B, writes 512 B, 10,880 FLOPs
 //   from specs/digits_mlp.yaml:24
 static void loss_cross_entropy_2(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
@@ -835,11 +855,11 @@ static void loss_cross_entropy_2(char* arena, const int64_t* offsets, int64_t ro
 // loss_cross_entropy_total
 //   loss_part3 = log(loss_sum)
 //   loss_terms = loss_part3 - loss_picked
-//   loss_total[r] = sum over c of loss_terms
+//   loss_total = sum over all c < batch of loss_terms
 //   reads  loss.sum f32[batch], loss.picked f32[batch]
 //   writes loss.total f64[]
 //   nodes  loss#3, loss.terms, loss.total
-//   space [batch, 1]: 1 row r, batch elements c along each
+//   space [batch, 1], taken as one row: element c < batch
 //   at 64 rows reads 512 B, writes 8 B, 768 FLOPs
 //   from specs/digits_mlp.yaml:24
 static void loss_cross_entropy_total(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {

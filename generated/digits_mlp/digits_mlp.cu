@@ -1,35 +1,107 @@
 // digits-mlp: kernels of the network as CUDA C++, in the order of their first launch.
 //
-// micro_step: a batch forward and back: its loss, and the gradient of every parameter
+// micro_step: the first batch of a step forward and back: loss, gradient of every parameter
 //    launches linear1_relu1, linear2_relu2_dropout1, linear3, loss_cross_entropy_with_gradient,
 //             linear3_bias_gradient, linear3_weight_gradient,
 //             relu2_dropout1_linear3_input_gradient, linear2_bias_gradient,
 //             linear2_weight_gradient, relu1_linear2_input_gradient, linear1_bias_gradient,
 //             linear1_weight_gradient
+//    keeps    loss.total as control.loss, loss#1 as control.weight, d_x.cols as grad.x (3 tensors),
+//             d_x as grad.x (3 tensors)
 // update: once a step: from the gradients to new weights
 //    launches norm_and_control, adam
+//    keeps    grad_norm.x as norm.x (6 tensors), norm as control.norm,
+//             nonfinite as control.found_inf, lr as control.lr, updates as control.updates,
+//             window as control.window, next.m.x as m.x (6 tensors), next.v.x as v.x (6 tensors),
+//             next.x as x (6 tensors)
 // evaluate: the loss of a batch, with nothing kept for gradients
 //    launches linear1_relu1, linear2_relu2, linear3, loss_cross_entropy
+//    gives    linear3 as prediction, loss as loss, loss#1 as weight
 // predict: the model's result for a batch
 //    launches linear1_relu1, linear2_relu2, linear3
+//    gives    linear3 as prediction
 //
 // Tensors lie in one arena. launch.json says for each launch how many blocks of how many threads
 // it has, and where in the arena the tensor of each argument begins. Tensors are dense, the last
 // axis is contiguous; `batch` in a shape is the number of rows of the batch at hand, and [] is a
-// single number. Dots in the name of a tensor are underscores in the text. Names:
+// single number. Dots in the name of a tensor are underscores in the text. `keeps a as b`: the
+// result a is written straight into the memory of b, which lasts from launch to launch. A result
+// may also take the place of a tensor that is not read again (launch.json: the same offset).
+// Numbers are computed in the type of their declaration or cast; a statement ends with its layer
+// and line. Names:
 //
-//   x_in, x_out  pointers to the tensor x that a kernel reads and writes; x is one element of it
-//   d_x          the gradient of the loss by x; of a parameter it is kept as grad_x
-//   next_x       the value of x after the update
-//   control_x    a number that the host sets before a step: the loss's scale and divisor (rows),
-//                the learning rate before warmup, counts of steps
-//   r, c         the row and the column (the place in the row) of an element
-//   acc          the finished sum of a matrix product or convolution, before bias and activation
-//   rows_in      holds the rows of the batch at hand; a grid is made for the planned batch, and
-//                blocks without rows do nothing
-//   table, parts one launch for many tensors: a table with a row for each of the `parts` tensors;
-//                `part` is the row that this block works on (see bpc_find_part)
-//   ticket       counts the blocks that are done, to find the last (see bpc_last_block)
+//   x_in, x_out      pointers to the tensor x that a kernel reads and writes; x is one element
+//                    of it. In a function with both, they are one address: its blocks write x,
+//                    its last block reads it
+//   x_part2          in lists of tensors x#2: a further result, number 2, of the node x
+//   d_x              the gradient of the loss (times scale / divisor) by x
+//   grad_x           the gradient of a parameter x, kept from micro_step to update: micro_step
+//                    writes its d_x straight there (`keeps` above); micro_step_add, if the file
+//                    has it, adds its own
+//   next_x           the value of x after the update, written in place: next_x_out and x_in are
+//                    one address
+//   x.cols           x as sums over rows: a number a column
+//   x.chunks         sums of x over chunks of 4096 elements, added up later
+//   parameter        of many parameters the one that a block serves
+//   r, c             the row and the column (the place in the row) of an element
+//   acc              the finished sum of a matrix product or convolution, before bias and
+//                    activation
+//   finished, count  the finished sums that one thread has of one row r: count of them, at the
+//                    columns from c0 on; bpc_thread_n is the most there are, q counts them
+//   rows_in          holds the rows of the batch at hand. A grid is made for the planned batch:
+//                    a block whose rows all lie beyond the batch computes no element, but draws
+//                    its ticket where there is one. Sums over a batch of no rows are 0
+//   table, parts     one launch for many tensors: a table with a row for each of the `parts`
+//                    tensors; `part` is the row that this block works on
+//   _pack            neighbouring elements in one thread's registers: `all` is their number in
+//                    the tensor, c0 the first of this thread
+//   ticket           counts the blocks that are done, to find the last
+//
+// Control numbers, which last: the host sets them for a run, before a step or before a batch, or
+// an entry point writes them:
+//
+//   control_scale      factor of the loss against underflow in 16 bits, else 1; set for a run,
+//                      then by update
+//   control_divisor    terms that the step's loss will have, over all its batches; the host
+//                      counts them before the step
+//   control_weight     terms that the loss did have; by micro_step. update turns gradients over
+//                      divisor into those over weight
+//   control_loss       sum of the terms, not yet divided; by micro_step
+//   control_base_lr    learning rate before warmup and schedule; set for a run
+//   control_warmup     steps over which the learning rate rises to its base; set for a run
+//   control_lr         learning rate of the last update; by update, for the host to read
+//   control_norm       length of all gradients together; by update, for the host to read
+//   control_seed       of random draws; set for a run
+//   control_window     steps so far, with skipped ones; 0 at first, then by update
+//   control_first_row  rows of the step's batches before this one; the host sets it before a
+//                      batch
+//   control_updates    updates so far, without skipped ones; 0 at first, then by update
+//   control_found_inf  1 where a gradient or the loss was inf or NaN, so that the update was
+//                      skipped; by update, read by the host after every step
+//
+// Helpers, from bpc_cuda.h and what it includes:
+//
+//   bpc_load, bpc_store         element i of memory from and to a register: f16 and bf16 become
+//                               float when loaded, and what is stored is rounded to the type of
+//                               the memory
+//   bpc_bit_load                element i of a mask: bit i % 8 of byte i / 8
+//   bpc_load_pack, _store_pack  neighbouring elements, moved 16 bytes at a time; those beyond
+//                               the end are left out
+//   bpc_row_sum, _max           one warp reduces f(0) ... f(n - 1) in a fixed order; all lanes
+//                               take part and get the result
+//   bpc_serial_sum              one thread adds n numbers in a fixed order
+//   bpc_gemm                    one block makes 64 x 64 sums, each one chain of fused multiply-
+//                               adds over ascending k, and hands each thread's to the function
+//                               at the end of its arguments
+//   bpc_find_part               the row of the table whose blocks include this one
+//   bpc_last_block              true in all threads of the block that draws the last ticket:
+//                               what all other blocks wrote is then visible to it (fences), and
+//                               the ticket is 0 again; false in the others
+//   bpc_uniform                 a random number from 0 to 1 that its arguments alone decide
+//   bpc_exp, ...                functions of numbers, with the same bits on every target
+//
+// FLOPs: a product has 2 for each term of its sums, the bias is not counted on its own; an
+// element-wise operation, comparison or choice has 1, functions more; a sum 1 an element.
 typedef int bpc_index;  // of elements: 32 bits where every tensor is small enough
 #include "bpc_cuda.h"
 
@@ -55,7 +127,8 @@ extern "C" __global__ __launch_bounds__(128) void linear1_relu1(
   const int block = blockIdx.x;
   const bpc_index rows = bpc_index(*rows_in);
 
-  // the left factor and its strides by r and k, the right one and its by k and c; then m, n, k
+  // acc[r, c] for r < m = rows and c < n = 256, each a sum of k = 64 products. Arguments: left
+  // factor and its strides by r and k, right factor and its strides by k and c, then m, n, k
   bpc_gemm<float>(
       block, x_in, 64, 1, linear1_weight_in, 256, 1, rows, 256, 64,
       [&](bpc_index r, bpc_index c0, int count, const float* finished) {
@@ -104,7 +177,8 @@ extern "C" __global__ __launch_bounds__(128) void linear2_relu2_dropout1(
   const int64_t control_seed = bpc_load(control_seed_in, 0);
   const int64_t control_window = bpc_load(control_window_in, 0);
   const int64_t control_first_row = bpc_load(control_first_row_in, 0);
-  // the left factor and its strides by r and k, the right one and its by k and c; then m, n, k
+  // acc[r, c] for r < m = rows and c < n = 128, each a sum of k = 256 products. Arguments: left
+  // factor and its strides by r and k, right factor and its strides by k and c, then m, n, k
   bpc_gemm<float>(
       block, relu1_in, 256, 1, linear2_weight_in, 128, 1, rows, 128, 256,
       [&](bpc_index r, bpc_index c0, int count, const float* finished) {
@@ -149,7 +223,8 @@ extern "C" __global__ __launch_bounds__(128) void linear3(
   const int block = blockIdx.x;
   const bpc_index rows = bpc_index(*rows_in);
 
-  // the left factor and its strides by r and k, the right one and its by k and c; then m, n, k
+  // acc[r, c] for r < m = rows and c < n = 10, each a sum of k = 128 products. Arguments: left
+  // factor and its strides by r and k, right factor and its strides by k and c, then m, n, k
   bpc_gemm<float>(
       block, dropout1_in, 128, 1, linear3_weight_in, 10, 1, rows, 10, 128,
       [&](bpc_index r, bpc_index c0, int count, const float* finished) {
@@ -171,14 +246,15 @@ extern "C" __global__ __launch_bounds__(128) void linear3(
 //   loss_exp = exp(linear3 - loss_part2)
 //   loss_sum[r] = sum over c of loss_exp
 //   loss_part3 = log(loss_sum)
+//   loss_column_2 = the element's place along axis 1
 //   loss_chosen = linear3 - loss_part2 if loss_column_2 == target else 0
 //   loss_picked[r] = sum over c of loss_chosen
-//   loss_seed = control_scale / control_divisor
+//   loss_seed = control_scale / control_divisor, rounded to f32
 //   d_linear3 = loss_seed * (exp(linear3 - loss_part2 - loss_part3) - (1 if loss_column_2 == target else 0))
 //   reads  linear3 f32[batch, 10], target i64[batch], control.scale f64[], control.divisor f64[]
 //   writes loss_part3 = loss#3 f32[batch], loss.picked f32[batch], d_linear3 f32[batch, 10]
 //   nodes  loss#2, loss.exp, loss.sum, loss#3, loss.chosen, loss.picked, loss.seed, d_linear3
-//   space [batch, 10]: batch rows r, 10 elements c along each
+//   space [batch, 10]: row r < batch, element c < 10 of a row
 //   at 64 rows reads 3,088 B, writes 3,072 B, 21,761 FLOPs
 //   from specs/digits_mlp.yaml:24
 //   16 blocks of 128 threads: each warp computes one row, 4 rows a block
@@ -222,7 +298,8 @@ static __device__ void loss_cross_entropy_with_gradient_rows(
     const float loss_chosen = ((float(loss_column_2)) == (float(target)) ? linear3 - loss_part2 : 0.0f);
     return float(loss_chosen);
   }));
-  __syncwarp();  // everybody has read the row: results may take its place
+  // all lanes have read the row; from here on each reads only elements that it overwrites itself
+  __syncwarp();
   if (lane == 0) {
     bpc_store(loss_part3_out, r, loss_part3);
     bpc_store(loss_picked_out, r, loss_picked);
@@ -240,11 +317,11 @@ static __device__ void loss_cross_entropy_with_gradient_rows(
 
 // loss_cross_entropy_finish
 //   loss_terms = loss_part3 - loss_picked
-//   loss_total[r] = sum over c of loss_terms
+//   loss_total = sum over all c < batch of loss_terms
 //   reads  loss_part3 = loss#3 f32[batch], loss.picked f32[batch]
 //   writes loss.total f64[]
 //   nodes  loss.terms, loss.total
-//   space [batch, 1]: 1 row r, batch elements c along each
+//   space [batch, 1], taken as one row: element c < batch
 //   at 64 rows reads 512 B, writes 8 B, 128 FLOPs
 //   from specs/digits_mlp.yaml:24
 //   runs in one warp of the last block of loss_cross_entropy_with_gradient
@@ -266,18 +343,20 @@ static __device__ void loss_cross_entropy_finish(
     const float loss_terms = loss_part3 - loss_picked;  // loss (cross entropy), specs/digits_mlp.yaml:24
     return double(loss_terms);
   }));
-  __syncwarp();  // everybody has read the row: results may take its place
+  // all lanes have read the row; from here on each reads only elements that it overwrites itself
+  __syncwarp();
   if (lane == 0) {
     bpc_store(loss_total_out, 0, loss_total);
   }
 }
 
 // loss_cross_entropy_part1
+//   loss_part1_extent = batch
 //   loss_part1 = loss_part1_extent
 //   writes loss_part1 = loss#1 f64[]
 //   nodes  loss#1
 //   space []
-//   at 64 rows reads 0 B, writes 8 B, 0 FLOPs
+//   at any batch reads 0 B, writes 8 B, 0 FLOPs
 //   from specs/digits_mlp.yaml:24
 //   runs in one thread of the last block of loss_cross_entropy_with_gradient, loss_cross_entropy
 static __device__ void loss_cross_entropy_part1(
@@ -293,8 +372,13 @@ static __device__ void loss_cross_entropy_part1(
 }
 
 // loss_cross_entropy_with_gradient
-//   every block runs loss_cross_entropy_with_gradient_rows; the block that finishes last then runs, alone,
-//   loss_cross_entropy_finish, then loss_cross_entropy_part1
+//   every block runs loss_cross_entropy_with_gradient_rows; the block that finishes last goes on:
+//   then   loss_cross_entropy_finish (one warp), loss_cross_entropy_part1 (one thread)
+//   reads  linear3 f32[batch, 10], target i64[batch], control.scale f64[], control.divisor f64[]
+//   writes loss_part3 = loss#3 f32[batch], loss.picked f32[batch], d_linear3 f32[batch, 10],
+//          loss.total f64[], loss_part1 = loss#1 f64[]
+//   nodes  loss#2, loss.exp, loss.sum, loss#3, loss.chosen, loss.picked, loss.seed, d_linear3,
+//          loss.terms, loss.total, loss#1
 //   from specs/digits_mlp.yaml:24
 extern "C" __global__ __launch_bounds__(128) void loss_cross_entropy_with_gradient(
     const float* linear3_in,
@@ -334,34 +418,31 @@ extern "C" __global__ __launch_bounds__(256) void linear3_bias_gradient(
   const int block = blockIdx.x;
   const bpc_index rows = bpc_index(*rows_in);
 
-  // 32 columns by 8 slices of bpc_column_slice rows; the slices' sums are added in order
+  // 32 columns by 8 warps: in each round warp w sums the 256 (bpc_column_slice) rows from
+  // round + 256 w on, then warp 0 adds the sums to the total in the order of their rows
   __shared__ float parts[8][bpc_warp];
   const int column = threadIdx.x % bpc_warp, slot = threadIdx.x / bpc_warp;
   constexpr bpc_index blocks = (10 + bpc_warp - 1) / bpc_warp;
-  const bpc_index o = block / blocks, c = block % blocks * bpc_warp + column;
-  const bpc_index reduced = rows;
-  if (o >= 1) return;
+  const bpc_index c = block % blocks * bpc_warp + column;
   float total = 0;
-  for (bpc_index round = 0; round == 0 || round < reduced; round += 8 * bpc_column_slice) {
+  for (bpc_index round = 0; round == 0 || round < rows; round += 8 * bpc_column_slice) {
     const bpc_index start = round + slot * bpc_column_slice;
-    const bpc_index end = reduced - start < bpc_column_slice ? reduced : start + bpc_column_slice;
+    const bpc_index end = rows - start < bpc_column_slice ? rows : start + bpc_column_slice;
     float sum = 0;
-    for (bpc_index j = start; j < end && c < 10; ++j) {  // specs/digits_mlp.yaml:21
-      const bpc_index r = o * reduced + j;
-      (void)r;
+    for (bpc_index r = start; r < end && c < 10; ++r) {  // specs/digits_mlp.yaml:21
       const float d_linear3 = bpc_load(d_linear3_in, r * 10 + c);
       sum += float(d_linear3);
     }
     parts[slot][column] = sum;
     __syncthreads();
     if (slot == 0) {
-      for (int s = 0; s < 8 && round + s * bpc_column_slice < reduced; ++s) {
+      for (int s = 0; s < 8 && round + s * bpc_column_slice < rows; ++s) {
         total += parts[s][column];
       }
     }
     __syncthreads();
   }
-  if (slot == 0 && c < 10) bpc_store(d_linear3_bias_cols_out, o * 10 + c, total);
+  if (slot == 0 && c < 10) bpc_store(d_linear3_bias_cols_out, c, total);
 }
 
 // linear3_weight_gradient
@@ -382,7 +463,8 @@ extern "C" __global__ __launch_bounds__(128) void linear3_weight_gradient(
   const int block = blockIdx.x;
   const bpc_index rows = bpc_index(*rows_in);
 
-  // the left factor and its strides by r and k, the right one and its by k and c; then m, n, k
+  // acc[r, c] for r < m = 128 and c < n = 10, each a sum of k = rows products. Arguments: left
+  // factor and its strides by r and k, right factor and its strides by k and c, then m, n, k
   bpc_gemm<float>(
       block, dropout1_in, 1, 128, d_linear3_in, 10, 1, 128, 10, rows,
       [&](bpc_index r, bpc_index c0, int count, const float* finished) {
@@ -427,7 +509,8 @@ extern "C" __global__ __launch_bounds__(128) void relu2_dropout1_linear3_input_g
   const int64_t control_seed = bpc_load(control_seed_in, 0);
   const int64_t control_window = bpc_load(control_window_in, 0);
   const int64_t control_first_row = bpc_load(control_first_row_in, 0);
-  // the left factor and its strides by r and k, the right one and its by k and c; then m, n, k
+  // acc[r, c] for r < m = rows and c < n = 128, each a sum of k = 10 products. Arguments: left
+  // factor and its strides by r and k, right factor and its strides by k and c, then m, n, k
   bpc_gemm<float>(
       block, d_linear3_in, 10, 1, linear3_weight_in, 1, 10, rows, 128, 10,
       [&](bpc_index r, bpc_index c0, int count, const float* finished) {
@@ -466,34 +549,31 @@ extern "C" __global__ __launch_bounds__(256) void linear2_bias_gradient(
   const int block = blockIdx.x;
   const bpc_index rows = bpc_index(*rows_in);
 
-  // 32 columns by 8 slices of bpc_column_slice rows; the slices' sums are added in order
+  // 32 columns by 8 warps: in each round warp w sums the 256 (bpc_column_slice) rows from
+  // round + 256 w on, then warp 0 adds the sums to the total in the order of their rows
   __shared__ float parts[8][bpc_warp];
   const int column = threadIdx.x % bpc_warp, slot = threadIdx.x / bpc_warp;
   constexpr bpc_index blocks = (128 + bpc_warp - 1) / bpc_warp;
-  const bpc_index o = block / blocks, c = block % blocks * bpc_warp + column;
-  const bpc_index reduced = rows;
-  if (o >= 1) return;
+  const bpc_index c = block % blocks * bpc_warp + column;
   float total = 0;
-  for (bpc_index round = 0; round == 0 || round < reduced; round += 8 * bpc_column_slice) {
+  for (bpc_index round = 0; round == 0 || round < rows; round += 8 * bpc_column_slice) {
     const bpc_index start = round + slot * bpc_column_slice;
-    const bpc_index end = reduced - start < bpc_column_slice ? reduced : start + bpc_column_slice;
+    const bpc_index end = rows - start < bpc_column_slice ? rows : start + bpc_column_slice;
     float sum = 0;
-    for (bpc_index j = start; j < end && c < 128; ++j) {  // specs/digits_mlp.yaml:18
-      const bpc_index r = o * reduced + j;
-      (void)r;
+    for (bpc_index r = start; r < end && c < 128; ++r) {  // specs/digits_mlp.yaml:18
       const float d_linear2 = bpc_load(d_linear2_in, r * 128 + c);
       sum += float(d_linear2);
     }
     parts[slot][column] = sum;
     __syncthreads();
     if (slot == 0) {
-      for (int s = 0; s < 8 && round + s * bpc_column_slice < reduced; ++s) {
+      for (int s = 0; s < 8 && round + s * bpc_column_slice < rows; ++s) {
         total += parts[s][column];
       }
     }
     __syncthreads();
   }
-  if (slot == 0 && c < 128) bpc_store(d_linear2_bias_cols_out, o * 128 + c, total);
+  if (slot == 0 && c < 128) bpc_store(d_linear2_bias_cols_out, c, total);
 }
 
 // linear2_weight_gradient
@@ -514,7 +594,8 @@ extern "C" __global__ __launch_bounds__(128) void linear2_weight_gradient(
   const int block = blockIdx.x;
   const bpc_index rows = bpc_index(*rows_in);
 
-  // the left factor and its strides by r and k, the right one and its by k and c; then m, n, k
+  // acc[r, c] for r < m = 256 and c < n = 128, each a sum of k = rows products. Arguments: left
+  // factor and its strides by r and k, right factor and its strides by k and c, then m, n, k
   bpc_gemm<float>(
       block, relu1_in, 1, 256, d_linear2_in, 128, 1, 256, 128, rows,
       [&](bpc_index r, bpc_index c0, int count, const float* finished) {
@@ -550,7 +631,8 @@ extern "C" __global__ __launch_bounds__(128) void relu1_linear2_input_gradient(
   const int block = blockIdx.x;
   const bpc_index rows = bpc_index(*rows_in);
 
-  // the left factor and its strides by r and k, the right one and its by k and c; then m, n, k
+  // acc[r, c] for r < m = rows and c < n = 256, each a sum of k = 128 products. Arguments: left
+  // factor and its strides by r and k, right factor and its strides by k and c, then m, n, k
   bpc_gemm<float>(
       block, d_linear2_in, 128, 1, linear2_weight_in, 1, 128, rows, 256, 128,
       [&](bpc_index r, bpc_index c0, int count, const float* finished) {
@@ -585,34 +667,31 @@ extern "C" __global__ __launch_bounds__(256) void linear1_bias_gradient(
   const int block = blockIdx.x;
   const bpc_index rows = bpc_index(*rows_in);
 
-  // 32 columns by 8 slices of bpc_column_slice rows; the slices' sums are added in order
+  // 32 columns by 8 warps: in each round warp w sums the 256 (bpc_column_slice) rows from
+  // round + 256 w on, then warp 0 adds the sums to the total in the order of their rows
   __shared__ float parts[8][bpc_warp];
   const int column = threadIdx.x % bpc_warp, slot = threadIdx.x / bpc_warp;
   constexpr bpc_index blocks = (256 + bpc_warp - 1) / bpc_warp;
-  const bpc_index o = block / blocks, c = block % blocks * bpc_warp + column;
-  const bpc_index reduced = rows;
-  if (o >= 1) return;
+  const bpc_index c = block % blocks * bpc_warp + column;
   float total = 0;
-  for (bpc_index round = 0; round == 0 || round < reduced; round += 8 * bpc_column_slice) {
+  for (bpc_index round = 0; round == 0 || round < rows; round += 8 * bpc_column_slice) {
     const bpc_index start = round + slot * bpc_column_slice;
-    const bpc_index end = reduced - start < bpc_column_slice ? reduced : start + bpc_column_slice;
+    const bpc_index end = rows - start < bpc_column_slice ? rows : start + bpc_column_slice;
     float sum = 0;
-    for (bpc_index j = start; j < end && c < 256; ++j) {  // specs/digits_mlp.yaml:16
-      const bpc_index r = o * reduced + j;
-      (void)r;
+    for (bpc_index r = start; r < end && c < 256; ++r) {  // specs/digits_mlp.yaml:16
       const float d_linear1 = bpc_load(d_linear1_in, r * 256 + c);
       sum += float(d_linear1);
     }
     parts[slot][column] = sum;
     __syncthreads();
     if (slot == 0) {
-      for (int s = 0; s < 8 && round + s * bpc_column_slice < reduced; ++s) {
+      for (int s = 0; s < 8 && round + s * bpc_column_slice < rows; ++s) {
         total += parts[s][column];
       }
     }
     __syncthreads();
   }
-  if (slot == 0 && c < 256) bpc_store(d_linear1_bias_cols_out, o * 256 + c, total);
+  if (slot == 0 && c < 256) bpc_store(d_linear1_bias_cols_out, c, total);
 }
 
 // linear1_weight_gradient
@@ -633,7 +712,8 @@ extern "C" __global__ __launch_bounds__(128) void linear1_weight_gradient(
   const int block = blockIdx.x;
   const bpc_index rows = bpc_index(*rows_in);
 
-  // the left factor and its strides by r and k, the right one and its by k and c; then m, n, k
+  // acc[r, c] for r < m = 64 and c < n = 256, each a sum of k = rows products. Arguments: left
+  // factor and its strides by r and k, right factor and its strides by k and c, then m, n, k
   bpc_gemm<float>(
       block, x_in, 1, 64, d_linear1_in, 256, 1, 64, 256, rows,
       [&](bpc_index r, bpc_index c0, int count, const float* finished) {
@@ -653,16 +733,18 @@ extern "C" __global__ __launch_bounds__(128) void linear1_weight_gradient(
 
 // norm_chunks
 //   square_parameter = grad_parameter^2
-//   squares_parameter_chunks = sum over 4096 elements each of square_parameter
+//   squares_parameter_chunks[chunk] = sum of square_parameter over 4096 elements a chunk
+//   of the first of 6 that it serves, norm_linear1_weight:
 //   reads  grad_parameter = grad.linear1.weight f32[64, 256]
 //   writes squares_parameter_chunks = squares.linear1.weight.chunks f64[4]
 //   nodes  square.linear1.weight, squares.linear1.weight.chunks
 //   space [64, 256], every element c
-//   at 64 rows reads 65,536 B, writes 32 B, 32,768 FLOPs
+//   at any batch reads 65,536 B, writes 32 B, 32,768 FLOPs
 //   from specs/digits_mlp.yaml:16, :18, :21
 //   serves norm_linear1_weight [64, 256] (:16), norm_linear1_bias [256] (:16),
 //          norm_linear2_weight [256, 128] (:18), norm_linear2_bias [128] (:18),
 //          norm_linear3_weight [128, 10] (:21), norm_linear3_bias [10] (:21)
+//   all 6: read 203,304 B, write 128 B, 101,652 FLOPs
 //   7 blocks of 128 threads for all tensors together: each warp sums one chunk of 4096 elements, 4 chunks a
 //     block
 //   runs in every block of norm_and_control
@@ -671,13 +753,15 @@ static __device__ void norm_chunks(
     const int64_t* table,
     int parts) {
 
-  // part: the tensors' addresses, their elements, whether times rows, their first block
-  const int64_t* part = bpc_find_part(table, parts, 5, block);
+  // a row of the table: [0] to [1] addresses of tensors, [2] elements of each ([3]: 1 if for each row of the
+  //   batch), [4] first block
+  constexpr int part_length = 5;
+  const int64_t* part = bpc_find_part(table, parts, part_length, block);
   const float* grad_parameter_in = reinterpret_cast<const float*>(part[0]);
   double* squares_parameter_chunks_out = reinterpret_cast<double*>(part[1]);
   const bpc_index all = bpc_index(part[2]);
   const bpc_index chunk = bpc_index(block - part[4]) * (128 / bpc_warp) + threadIdx.x / bpc_warp;
-  const bpc_index first = chunk * bpc_row_slice;
+  const bpc_index first = chunk * bpc_row_slice;  // a chunk has bpc_row_slice = 4096 elements
   if (first >= all) return;  // the whole warp: one warp reduces one chunk
   const bpc_index count = all - first < bpc_row_slice ? all - first : bpc_row_slice;
   // sum over the chunk, specs/digits_mlp.yaml:16
@@ -694,51 +778,53 @@ static __device__ void norm_chunks(
 // update_control
 //   unscale = control_divisor / (control_weight * control_scale) if control_weight > 0 else 0
 //   squares_linear1_weight = sum of the 4 values of squares_linear1_weight_chunks
-//   norm2_linear1_weight = sqrt(squares_linear1_weight) * unscale
+//   grad_norm_linear1_weight = sqrt(squares_linear1_weight) * unscale
 //   squares_linear1_bias = sum of the 1 values of squares_linear1_bias_chunks
-//   norm2_linear1_bias = sqrt(squares_linear1_bias) * unscale
+//   grad_norm_linear1_bias = sqrt(squares_linear1_bias) * unscale
 //   squares_linear2_weight = sum of the 8 values of squares_linear2_weight_chunks
-//   norm2_linear2_weight = sqrt(squares_linear2_weight) * unscale
+//   grad_norm_linear2_weight = sqrt(squares_linear2_weight) * unscale
 //   squares_linear2_bias = sum of the 1 values of squares_linear2_bias_chunks
-//   norm2_linear2_bias = sqrt(squares_linear2_bias) * unscale
+//   grad_norm_linear2_bias = sqrt(squares_linear2_bias) * unscale
 //   squares_linear3_weight = sum of the 1 values of squares_linear3_weight_chunks
-//   norm2_linear3_weight = sqrt(squares_linear3_weight) * unscale
+//   grad_norm_linear3_weight = sqrt(squares_linear3_weight) * unscale
 //   squares_linear3_bias = sum of the 1 values of squares_linear3_bias_chunks
-//   norm2_linear3_bias = sqrt(squares_linear3_bias) * unscale
-//   squares = squares_linear1_weight + squares_linear1_bias
-//   squares_2 = squares + squares_linear2_weight
-//   squares_3 = squares_2 + squares_linear2_bias
-//   squares_4 = squares_3 + squares_linear3_weight
-//   squares_5 = squares_4 + squares_linear3_bias
-//   norm = sqrt(squares_5) * unscale
-//   found = 0 if isfinite(squares_5) and isfinite(control_loss) else 1
-//   factor = unscale * min(1, 1 / (norm + 1e-06))
+//   grad_norm_linear3_bias = sqrt(squares_linear3_bias) * unscale
+//   squares_through_linear1_bias = squares_linear1_weight + squares_linear1_bias
+//   squares_through_linear2_weight = squares_through_linear1_bias + squares_linear2_weight
+//   squares_through_linear2_bias = squares_through_linear2_weight + squares_linear2_bias
+//   squares_through_linear3_weight = squares_through_linear2_bias + squares_linear3_weight
+//   squares_through_linear3_bias = squares_through_linear3_weight + squares_linear3_bias
+//   norm = sqrt(squares_through_linear3_bias) * unscale
+//   nonfinite = 0 if isfinite(squares_through_linear3_bias) and isfinite(control_loss) else 1
+//   factor = unscale * min(1, 1 / (norm + 1e-06)), rounded to f32
 //   update_number = control_updates + 1
 //   lr = control_base_lr * min(1, update_number / max(control_warmup, 1))
-//   updates = control_updates if found else update_number
+//   updates = control_updates if nonfinite else update_number
 //   window = control_window + 1
 //   step_size_exact = lr / (1 - 0.9^update_number)
-//   step_size = step_size_exact
+//   step_size = step_size_exact, rounded to f32
 //   root_size_exact = 1 / sqrt(1 - 0.999^update_number)
-//   root_size = root_size_exact
+//   root_size = root_size_exact, rounded to f32
 //   reads  control.divisor f64[], control.weight f64[], control.scale f64[],
 //          squares.linear1.weight.chunks f64[4], squares.linear1.bias.chunks f64[],
 //          squares.linear2.weight.chunks f64[8], squares.linear2.bias.chunks f64[],
 //          squares.linear3.weight.chunks f64[], squares.linear3.bias.chunks f64[],
 //          control.loss f64[], control.updates i64[], control.base_lr f64[], control.warmup f64[],
 //          control.window i64[]
-//   writes norm2.linear1.weight f64[], norm2.linear1.bias f64[], norm2.linear2.weight f64[],
-//          norm2.linear2.bias f64[], norm2.linear3.weight f64[], norm2.linear3.bias f64[],
-//          norm f64[], found i64[], factor f32[], lr f64[], updates i64[], window i64[],
-//          step.size f32[], root.size f32[]
-//   nodes  unscale, squares.linear1.weight, norm2.linear1.weight, squares.linear1.bias,
-//          norm2.linear1.bias, squares.linear2.weight, norm2.linear2.weight, squares.linear2.bias,
-//          norm2.linear2.bias, squares.linear3.weight, norm2.linear3.weight, squares.linear3.bias,
-//          norm2.linear3.bias, squares, squares.2, squares.3, squares.4, squares.5, norm, found,
-//          factor, update.number, lr, updates, window, step.size.exact, step.size, root.size.exact,
-//          root.size
+//   writes grad_norm.linear1.weight f64[], grad_norm.linear1.bias f64[],
+//          grad_norm.linear2.weight f64[], grad_norm.linear2.bias f64[],
+//          grad_norm.linear3.weight f64[], grad_norm.linear3.bias f64[], norm f64[], nonfinite i64[],
+//          factor f32[], lr f64[], updates i64[], window i64[], step.size f32[], root.size f32[]
+//   nodes  unscale, squares.linear1.weight, grad_norm.linear1.weight, squares.linear1.bias,
+//          grad_norm.linear1.bias, squares.linear2.weight, grad_norm.linear2.weight,
+//          squares.linear2.bias, grad_norm.linear2.bias, squares.linear3.weight,
+//          grad_norm.linear3.weight, squares.linear3.bias, grad_norm.linear3.bias,
+//          squares_through.linear1.bias, squares_through.linear2.weight,
+//          squares_through.linear2.bias, squares_through.linear3.weight,
+//          squares_through.linear3.bias, norm, nonfinite, factor, update.number, lr, updates, window,
+//          step.size.exact, step.size, root.size.exact, root.size
 //   space []
-//   at 64 rows reads 192 B, writes 100 B, 133 FLOPs
+//   at any batch reads 192 B, writes 100 B, 133 FLOPs
 //   from specs/digits_mlp.yaml:30, :16, :18, :21
 //   runs in one thread of the last block of norm_and_control
 static __device__ void update_control(
@@ -757,14 +843,14 @@ static __device__ void update_control(
     const double* control_base_lr_in,
     const double* control_warmup_in,
     const int64_t* control_window_in,
-    double* norm2_linear1_weight_out,
-    double* norm2_linear1_bias_out,
-    double* norm2_linear2_weight_out,
-    double* norm2_linear2_bias_out,
-    double* norm2_linear3_weight_out,
-    double* norm2_linear3_bias_out,
+    double* grad_norm_linear1_weight_out,
+    double* grad_norm_linear1_bias_out,
+    double* grad_norm_linear2_weight_out,
+    double* grad_norm_linear2_bias_out,
+    double* grad_norm_linear3_weight_out,
+    double* grad_norm_linear3_bias_out,
     double* norm_out,
-    int64_t* found_out,
+    int64_t* nonfinite_out,
     float* factor_out,
     double* lr_out,
     int64_t* updates_out,
@@ -781,68 +867,96 @@ static __device__ void update_control(
   const double control_base_lr = bpc_load(control_base_lr_in, 0);
   const double control_warmup = bpc_load(control_warmup_in, 0);
   const int64_t control_window = bpc_load(control_window_in, 0);
-  // control, specs/digits_mlp.yaml:30
+  // turns kept gradients into those of the mean loss, without scale, specs/digits_mlp.yaml:30
   const double unscale = (control_weight > 0.0 ? control_divisor / (control_weight * control_scale) : 0.0);
   const double squares_linear1_weight = bpc_serial_sum<double>(squares_linear1_weight_chunks_in, 4);
   // norm of linear1.weight, specs/digits_mlp.yaml:16
-  const double norm2_linear1_weight = bpc_sqrt(squares_linear1_weight) * unscale;
-  bpc_store(norm2_linear1_weight_out, 0, norm2_linear1_weight);
+  const double grad_norm_linear1_weight = bpc_sqrt(squares_linear1_weight) * unscale;
+  bpc_store(grad_norm_linear1_weight_out, 0, grad_norm_linear1_weight);
   const double squares_linear1_bias = bpc_serial_sum<double>(squares_linear1_bias_chunks_in, 1);
   // norm of linear1.bias, specs/digits_mlp.yaml:16
-  const double norm2_linear1_bias = bpc_sqrt(squares_linear1_bias) * unscale;
-  bpc_store(norm2_linear1_bias_out, 0, norm2_linear1_bias);
+  const double grad_norm_linear1_bias = bpc_sqrt(squares_linear1_bias) * unscale;
+  bpc_store(grad_norm_linear1_bias_out, 0, grad_norm_linear1_bias);
   const double squares_linear2_weight = bpc_serial_sum<double>(squares_linear2_weight_chunks_in, 8);
   // norm of linear2.weight, specs/digits_mlp.yaml:18
-  const double norm2_linear2_weight = bpc_sqrt(squares_linear2_weight) * unscale;
-  bpc_store(norm2_linear2_weight_out, 0, norm2_linear2_weight);
+  const double grad_norm_linear2_weight = bpc_sqrt(squares_linear2_weight) * unscale;
+  bpc_store(grad_norm_linear2_weight_out, 0, grad_norm_linear2_weight);
   const double squares_linear2_bias = bpc_serial_sum<double>(squares_linear2_bias_chunks_in, 1);
   // norm of linear2.bias, specs/digits_mlp.yaml:18
-  const double norm2_linear2_bias = bpc_sqrt(squares_linear2_bias) * unscale;
-  bpc_store(norm2_linear2_bias_out, 0, norm2_linear2_bias);
+  const double grad_norm_linear2_bias = bpc_sqrt(squares_linear2_bias) * unscale;
+  bpc_store(grad_norm_linear2_bias_out, 0, grad_norm_linear2_bias);
   const double squares_linear3_weight = bpc_serial_sum<double>(squares_linear3_weight_chunks_in, 1);
   // norm of linear3.weight, specs/digits_mlp.yaml:21
-  const double norm2_linear3_weight = bpc_sqrt(squares_linear3_weight) * unscale;
-  bpc_store(norm2_linear3_weight_out, 0, norm2_linear3_weight);
+  const double grad_norm_linear3_weight = bpc_sqrt(squares_linear3_weight) * unscale;
+  bpc_store(grad_norm_linear3_weight_out, 0, grad_norm_linear3_weight);
   const double squares_linear3_bias = bpc_serial_sum<double>(squares_linear3_bias_chunks_in, 1);
   // norm of linear3.bias, specs/digits_mlp.yaml:21
-  const double norm2_linear3_bias = bpc_sqrt(squares_linear3_bias) * unscale;
-  bpc_store(norm2_linear3_bias_out, 0, norm2_linear3_bias);
-  const double squares = squares_linear1_weight + squares_linear1_bias;  // control, specs/digits_mlp.yaml:30
-  const double squares_2 = squares + squares_linear2_weight;  // control, specs/digits_mlp.yaml:30
-  const double squares_3 = squares_2 + squares_linear2_bias;  // control, specs/digits_mlp.yaml:30
-  const double squares_4 = squares_3 + squares_linear3_weight;  // control, specs/digits_mlp.yaml:30
-  const double squares_5 = squares_4 + squares_linear3_bias;  // control, specs/digits_mlp.yaml:30
-  const double norm = bpc_sqrt(squares_5) * unscale;  // control, specs/digits_mlp.yaml:30
+  const double grad_norm_linear3_bias = bpc_sqrt(squares_linear3_bias) * unscale;
+  bpc_store(grad_norm_linear3_bias_out, 0, grad_norm_linear3_bias);
+  // running sum, up to linear1.bias, specs/digits_mlp.yaml:30
+  const double squares_through_linear1_bias = squares_linear1_weight + squares_linear1_bias;
+  // running sum, up to linear2.weight, specs/digits_mlp.yaml:30
+  const double squares_through_linear2_weight = squares_through_linear1_bias + squares_linear2_weight;
+  // running sum, up to linear2.bias, specs/digits_mlp.yaml:30
+  const double squares_through_linear2_bias = squares_through_linear2_weight + squares_linear2_bias;
+  // running sum, up to linear3.weight, specs/digits_mlp.yaml:30
+  const double squares_through_linear3_weight = squares_through_linear2_bias + squares_linear3_weight;
+  // running sum, up to linear3.bias, specs/digits_mlp.yaml:30
+  const double squares_through_linear3_bias = squares_through_linear3_weight + squares_linear3_bias;
+  // length of all gradients together, unscaled, specs/digits_mlp.yaml:30
+  const double norm = bpc_sqrt(squares_through_linear3_bias) * unscale;
   bpc_store(norm_out, 0, norm);
-  // control, specs/digits_mlp.yaml:30
-  const int64_t found = int64_t((bpc_isfinite(squares_5) && bpc_isfinite(control_loss) ? 0.0 : 1.0));
-  bpc_store(found_out, 0, found);
-  // control, specs/digits_mlp.yaml:30
+  // 1 where a gradient or the loss is inf or NaN: the update is skipped, specs/digits_mlp.yaml:30
+  const int64_t nonfinite = int64_t((bpc_isfinite(squares_through_linear3_bias) && bpc_isfinite(control_loss)
+      ? 0.0 : 1.0));
+  bpc_store(nonfinite_out, 0, nonfinite);
+  // of every gradient: unscaled, then clipped to the allowed norm if there is one, specs/digits_mlp.yaml:30
   const float factor = float(unscale * bpc_min(1.0, 1.0 / (norm + 1e-06)));
   bpc_store(factor_out, 0, factor);
-  // control, specs/digits_mlp.yaml:30
+  // counted from 1, specs/digits_mlp.yaml:30
   const int64_t update_number = int64_t((double(control_updates)) + 1.0);
-  // control, specs/digits_mlp.yaml:30
+  // learning rate of this update: base, warmup, schedule, specs/digits_mlp.yaml:30
   const double lr = control_base_lr * bpc_min(1.0, (double(update_number)) / bpc_max(control_warmup, 1.0));
   bpc_store(lr_out, 0, lr);
-  // control, specs/digits_mlp.yaml:30
-  const int64_t updates = int64_t(((double(found)) ? (double(control_updates)) : (double(update_number))));
+  // updates made, without skipped ones, specs/digits_mlp.yaml:30
+  const int64_t updates = int64_t(((double(nonfinite)) ? (double(control_updates))
+      : (double(update_number))));
   bpc_store(updates_out, 0, updates);
-  const int64_t window = int64_t((double(control_window)) + 1.0);  // control, specs/digits_mlp.yaml:30
+  // steps made, with skipped ones, specs/digits_mlp.yaml:30
+  const int64_t window = int64_t((double(control_window)) + 1.0);
   bpc_store(window_out, 0, window);
-  // control, specs/digits_mlp.yaml:30
+  // lr over the bias correction of the mean: lr / (1 - beta1^t), specs/digits_mlp.yaml:30
   const double step_size_exact = lr / (1.0 - bpc_pow(0.9, (double(update_number))));
-  const float step_size = float(step_size_exact);  // control, specs/digits_mlp.yaml:30
+  // lr over the bias correction of the mean: lr / (1 - beta1^t), specs/digits_mlp.yaml:30
+  const float step_size = float(step_size_exact);
   bpc_store(step_size_out, 0, step_size);
-  // control, specs/digits_mlp.yaml:30
+  // bias correction of the root of the mean square: 1 / sqrt(1 - beta2^t), specs/digits_mlp.yaml:30
   const double root_size_exact = 1.0 / bpc_sqrt(1.0 - bpc_pow(0.999, (double(update_number))));
-  const float root_size = float(root_size_exact);  // control, specs/digits_mlp.yaml:30
+  // bias correction of the root of the mean square: 1 / sqrt(1 - beta2^t), specs/digits_mlp.yaml:30
+  const float root_size = float(root_size_exact);
   bpc_store(root_size_out, 0, root_size);
 }
 
 // norm_and_control
-//   every block runs norm_chunks; the block that finishes last then runs, alone,
-//   update_control
+//   every block runs norm_chunks; the block that finishes last goes on:
+//   then   update_control (one thread)
+//   reads  grad.linear1.weight f32[64, 256], control.divisor f64[], control.weight f64[],
+//          control.scale f64[], control.loss f64[], control.updates i64[], control.base_lr f64[],
+//          control.warmup f64[], control.window i64[]
+//   writes squares.linear1.weight.chunks f64[4], grad_norm.linear1.weight f64[],
+//          grad_norm.linear1.bias f64[], grad_norm.linear2.weight f64[],
+//          grad_norm.linear2.bias f64[], grad_norm.linear3.weight f64[],
+//          grad_norm.linear3.bias f64[], norm f64[], nonfinite i64[], factor f32[], lr f64[],
+//          updates i64[], window i64[], step.size f32[], root.size f32[]
+//   nodes  square.linear1.weight, squares.linear1.weight.chunks, unscale, squares.linear1.weight,
+//          grad_norm.linear1.weight, squares.linear1.bias, grad_norm.linear1.bias,
+//          squares.linear2.weight, grad_norm.linear2.weight, squares.linear2.bias,
+//          grad_norm.linear2.bias, squares.linear3.weight, grad_norm.linear3.weight,
+//          squares.linear3.bias, grad_norm.linear3.bias, squares_through.linear1.bias,
+//          squares_through.linear2.weight, squares_through.linear2.bias,
+//          squares_through.linear3.weight, squares_through.linear3.bias, norm, nonfinite, factor,
+//          update.number, lr, updates, window, step.size.exact, step.size, root.size.exact,
+//          root.size
 //   from specs/digits_mlp.yaml:16, :18, :21, :30
 extern "C" __global__ __launch_bounds__(128) void norm_and_control(
     const int64_t* table,
@@ -861,14 +975,14 @@ extern "C" __global__ __launch_bounds__(128) void norm_and_control(
     const double* control_base_lr_in,
     const double* control_warmup_in,
     const int64_t* control_window_in,
-    double* norm2_linear1_weight_out,
-    double* norm2_linear1_bias_out,
-    double* norm2_linear2_weight_out,
-    double* norm2_linear2_bias_out,
-    double* norm2_linear3_weight_out,
-    double* norm2_linear3_bias_out,
+    double* grad_norm_linear1_weight_out,
+    double* grad_norm_linear1_bias_out,
+    double* grad_norm_linear2_weight_out,
+    double* grad_norm_linear2_bias_out,
+    double* grad_norm_linear3_weight_out,
+    double* grad_norm_linear3_bias_out,
     double* norm_out,
-    int64_t* found_out,
+    int64_t* nonfinite_out,
     float* factor_out,
     double* lr_out,
     int64_t* updates_out,
@@ -881,20 +995,21 @@ extern "C" __global__ __launch_bounds__(128) void norm_and_control(
   update_control(0, control_divisor_in, control_weight_in, control_scale_in, squares_linear1_weight_chunks_in,
       squares_linear1_bias_chunks_in, squares_linear2_weight_chunks_in, squares_linear2_bias_chunks_in,
       squares_linear3_weight_chunks_in, squares_linear3_bias_chunks_in, control_loss_in, control_updates_in,
-      control_base_lr_in, control_warmup_in, control_window_in, norm2_linear1_weight_out,
-      norm2_linear1_bias_out, norm2_linear2_weight_out, norm2_linear2_bias_out, norm2_linear3_weight_out,
-      norm2_linear3_bias_out, norm_out, found_out, factor_out, lr_out, updates_out, window_out, step_size_out,
-      root_size_out);
+      control_base_lr_in, control_warmup_in, control_window_in, grad_norm_linear1_weight_out,
+      grad_norm_linear1_bias_out, grad_norm_linear2_weight_out, grad_norm_linear2_bias_out,
+      grad_norm_linear3_weight_out, grad_norm_linear3_bias_out, norm_out, nonfinite_out, factor_out, lr_out,
+      updates_out, window_out, step_size_out, root_size_out);
 }
 
 // adam
 //   clipped_parameter = grad_parameter * factor
-//   next_m_parameter = m_parameter if found else 0.9 * m_parameter + 0.1 * clipped_parameter
-//   next_v_parameter = v_parameter if found else 0.999 * v_parameter + 0.001 * clipped_parameter^2
-//   next_parameter = parameter if found else parameter - step_size * next_m_parameter /
+//   next_m_parameter = m_parameter if nonfinite else 0.9 * m_parameter + 0.1 * clipped_parameter
+//   next_v_parameter = v_parameter if nonfinite else 0.999 * v_parameter + 0.001 * clipped_parameter^2
+//   next_parameter = parameter if nonfinite else parameter - step_size * next_m_parameter /
 //     (sqrt(next_v_parameter) * root_size + 1e-08)
+//   of the first of 6 that it serves, adam_linear1_weight:
 //   reads  grad_parameter = grad.linear1.weight f32[64, 256], factor f32[],
-//          m_parameter = m.linear1.weight f32[64, 256], found i64[],
+//          m_parameter = m.linear1.weight f32[64, 256], nonfinite i64[],
 //          v_parameter = v.linear1.weight f32[64, 256], parameter = linear1.weight f32[64, 256],
 //          step.size f32[], root.size f32[]
 //   writes next_m_parameter = next.m.linear1.weight f32[64, 256],
@@ -902,11 +1017,12 @@ extern "C" __global__ __launch_bounds__(128) void norm_and_control(
 //          next_parameter = next.linear1.weight f32[64, 256]
 //   nodes  clipped.linear1.weight, next.m.linear1.weight, next.v.linear1.weight, next.linear1.weight
 //   space [64, 256], every element c
-//   at 64 rows reads 262,164 B, writes 196,608 B, 327,680 FLOPs
-//   from specs/digits_mlp.yaml:16, :18, :21
-//   serves adam_linear1_weight [64, 256] (:16), adam_linear1_bias [256] (:16),
-//          adam_linear2_weight [256, 128] (:18), adam_linear2_bias [128] (:18),
-//          adam_linear3_weight [128, 10] (:21), adam_linear3_bias [10] (:21)
+//   at any batch reads 262,164 B, writes 196,608 B, 327,680 FLOPs
+//   from specs/digits_mlp.yaml:16, :30, :18, :21
+//   serves adam_linear1_weight [64, 256] (:16, :30), adam_linear1_bias [256] (:16, :30),
+//          adam_linear2_weight [256, 128] (:18, :30), adam_linear2_bias [128] (:18, :30),
+//          adam_linear3_weight [128, 10] (:21, :30), adam_linear3_bias [10] (:21, :30)
+//   all 6: read 813,336 B, write 609,912 B, 1,016,520 FLOPs
 //   53 blocks of 256 threads for all tensors together: each thread takes 4 neighbouring elements
 extern "C" __global__ __launch_bounds__(256) void adam(
     const int64_t* table,
@@ -915,12 +1031,14 @@ extern "C" __global__ __launch_bounds__(256) void adam(
   const int block = blockIdx.x;
   const bpc_index rows = bpc_index(*rows_in);
 
-  // part: the tensors' addresses, their elements, whether times rows, their first block
-  const int64_t* part = bpc_find_part(table, parts, 14, block);
+  // a row of the table: [0] to [10] addresses of tensors, [11] elements of each ([12]: 1 if for each row of
+  //   the batch), [13] first block
+  constexpr int part_length = 14;
+  const int64_t* part = bpc_find_part(table, parts, part_length, block);
   const float* grad_parameter_in = reinterpret_cast<const float*>(part[0]);
   const float* factor_in = reinterpret_cast<const float*>(part[1]);
   const float* m_parameter_in = reinterpret_cast<const float*>(part[2]);
-  const int64_t* found_in = reinterpret_cast<const int64_t*>(part[3]);
+  const int64_t* nonfinite_in = reinterpret_cast<const int64_t*>(part[3]);
   const float* v_parameter_in = reinterpret_cast<const float*>(part[4]);
   const float* parameter_in = reinterpret_cast<const float*>(part[5]);
   const float* step_size_in = reinterpret_cast<const float*>(part[6]);
@@ -932,7 +1050,7 @@ extern "C" __global__ __launch_bounds__(256) void adam(
   const bpc_index c0 = (bpc_index(block - part[13]) * 256 + threadIdx.x) * 4;
   if (c0 >= all) return;
   const float factor = bpc_load(factor_in, 0);
-  const int64_t found = bpc_load(found_in, 0);
+  const int64_t nonfinite = bpc_load(nonfinite_in, 0);
   const float step_size = bpc_load(step_size_in, 0);
   const float root_size = bpc_load(root_size_in, 0);
   const bpc_pack<float, 4> grad_parameter_pack = bpc_load_pack<4>(grad_parameter_in + c0, all - c0);
@@ -952,14 +1070,14 @@ extern "C" __global__ __launch_bounds__(256) void adam(
       const float parameter = bpc_load(parameter_pack.at, q);
       // adam of linear1.weight and 5 more, specs/digits_mlp.yaml:16
       const float clipped_parameter = grad_parameter * factor;
-      // adam of linear1.weight and 5 more, specs/digits_mlp.yaml:16
-      const float next_m_parameter = ((float(found)) ? m_parameter : 0.9f * m_parameter
+      // adam of linear1.weight and 5 more, specs/digits_mlp.yaml:30
+      const float next_m_parameter = ((float(nonfinite)) ? m_parameter : 0.9f * m_parameter
           + 0.1f * clipped_parameter);
-      // adam of linear1.weight and 5 more, specs/digits_mlp.yaml:16
-      const float next_v_parameter = ((float(found)) ? v_parameter : 0.999f * v_parameter
+      // adam of linear1.weight and 5 more, specs/digits_mlp.yaml:30
+      const float next_v_parameter = ((float(nonfinite)) ? v_parameter : 0.999f * v_parameter
           + 0.001f * (clipped_parameter * clipped_parameter));
-      // adam of linear1.weight and 5 more, specs/digits_mlp.yaml:16
-      const float next_parameter = ((float(found)) ? parameter : parameter
+      // adam of linear1.weight and 5 more, specs/digits_mlp.yaml:30
+      const float next_parameter = ((float(nonfinite)) ? parameter : parameter
           - step_size * next_m_parameter / (bpc_sqrt(next_v_parameter) * root_size + 1e-08f));
       bpc_store(next_m_parameter_out_pack.at, q, next_m_parameter);
       bpc_store(next_v_parameter_out_pack.at, q, next_v_parameter);
@@ -993,7 +1111,8 @@ extern "C" __global__ __launch_bounds__(128) void linear2_relu2(
   const int block = blockIdx.x;
   const bpc_index rows = bpc_index(*rows_in);
 
-  // the left factor and its strides by r and k, the right one and its by k and c; then m, n, k
+  // acc[r, c] for r < m = rows and c < n = 128, each a sum of k = 256 products. Arguments: left
+  // factor and its strides by r and k, right factor and its strides by k and c, then m, n, k
   bpc_gemm<float>(
       block, relu1_in, 256, 1, linear2_weight_in, 128, 1, rows, 128, 256,
       [&](bpc_index r, bpc_index c0, int count, const float* finished) {
@@ -1015,12 +1134,13 @@ extern "C" __global__ __launch_bounds__(128) void linear2_relu2(
 //   loss_part2[r] = max over c of linear3
 //   loss_exp = exp(linear3 - loss_part2)
 //   loss_sum[r] = sum over c of loss_exp
+//   loss_column = the element's place along axis 1
 //   loss_chosen = linear3 - loss_part2 if loss_column == target else 0
 //   loss_picked[r] = sum over c of loss_chosen
 //   reads  linear3 f32[batch, 10], target i64[batch]
 //   writes loss.sum f32[batch], loss.picked f32[batch]
 //   nodes  loss#2, loss.exp, loss.sum, loss.chosen, loss.picked
-//   space [batch, 10]: batch rows r, 10 elements c along each
+//   space [batch, 10]: row r < batch, element c < 10 of a row
 //   at 64 rows reads 3,072 B, writes 512 B, 10,880 FLOPs
 //   from specs/digits_mlp.yaml:24
 //   16 blocks of 128 threads: each warp computes one row, 4 rows a block
@@ -1057,7 +1177,8 @@ static __device__ void loss_cross_entropy_rows(
     const float loss_chosen = ((float(loss_column)) == (float(target)) ? linear3 - loss_part2 : 0.0f);
     return float(loss_chosen);
   }));
-  __syncwarp();  // everybody has read the row: results may take its place
+  // all lanes have read the row; from here on each reads only elements that it overwrites itself
+  __syncwarp();
   if (lane == 0) {
     bpc_store(loss_sum_out, r, loss_sum);
     bpc_store(loss_picked_out, r, loss_picked);
@@ -1067,11 +1188,11 @@ static __device__ void loss_cross_entropy_rows(
 // loss_cross_entropy_total
 //   loss_part3 = log(loss_sum)
 //   loss_terms = loss_part3 - loss_picked
-//   loss_total[r] = sum over c of loss_terms
+//   loss_total = sum over all c < batch of loss_terms
 //   reads  loss.sum f32[batch], loss.picked f32[batch]
 //   writes loss.total f64[]
 //   nodes  loss#3, loss.terms, loss.total
-//   space [batch, 1]: 1 row r, batch elements c along each
+//   space [batch, 1], taken as one row: element c < batch
 //   at 64 rows reads 512 B, writes 8 B, 768 FLOPs
 //   from specs/digits_mlp.yaml:24
 //   runs in one warp of the last block of loss_cross_entropy
@@ -1094,15 +1215,20 @@ static __device__ void loss_cross_entropy_total(
     const float loss_terms = loss_part3 - loss_picked;  // loss (cross entropy), specs/digits_mlp.yaml:24
     return double(loss_terms);
   }));
-  __syncwarp();  // everybody has read the row: results may take its place
+  // all lanes have read the row; from here on each reads only elements that it overwrites itself
+  __syncwarp();
   if (lane == 0) {
     bpc_store(loss_total_out, 0, loss_total);
   }
 }
 
 // loss_cross_entropy
-//   every block runs loss_cross_entropy_rows; the block that finishes last then runs, alone,
-//   loss_cross_entropy_total, then loss_cross_entropy_part1
+//   every block runs loss_cross_entropy_rows; the block that finishes last goes on:
+//   then   loss_cross_entropy_total (one warp), loss_cross_entropy_part1 (one thread)
+//   reads  linear3 f32[batch, 10], target i64[batch]
+//   writes loss.sum f32[batch], loss.picked f32[batch], loss.total f64[], loss_part1 = loss#1 f64[]
+//   nodes  loss#2, loss.exp, loss.sum, loss.chosen, loss.picked, loss#3, loss.terms, loss.total,
+//          loss#1
 //   from specs/digits_mlp.yaml:24
 extern "C" __global__ __launch_bounds__(128) void loss_cross_entropy(
     const float* linear3_in,

@@ -19,6 +19,7 @@ from bpc.data.sources.records import Half, Records, Rows, column_of
 from bpc.data.stored import StoredRows
 from bpc.errors import DataError, Interrupted, Span
 from bpc.train.progress import NoProgress
+from bpc.train.tensorfile import read_tensors
 
 Make = Callable[..., api.Net]
 
@@ -225,7 +226,7 @@ def test_a_bad_row_ends_the_run_and_keeps_the_weights(
     (found,) = caught.value.diagnostics
     assert found.message.startswith("'x.npy', row 100: x is inf at element [2]")
     assert found.notes[0].text == "the weights after step 6 are in run"
-    weights = read_tensors(work / "run" / "model.safetensors").tensors
+    weights = read_tensors(work / "run" / "model.safetensors")
     assert {name: weights[name].tobytes() for name in weights} == {
         name: value.tobytes() for name, value in net.parameters().items()
     }
