@@ -83,11 +83,13 @@ def write_page(outcomes: Sequence[Outcome], path: Path) -> int:
     unused = [reason for reason in reasons if not reason.survivors]
     for reason in unused:
         print(f"no survivor: {reason.template.pattern} | {reason.old.pattern} | {reason.text[:60]}")
-    path.write_text(page(outcomes, reasons), encoding="utf-8")
+    path.write_text(page(outcomes, reasons, left), encoding="utf-8")
     return 1 if left or unused else 0
 
 
-def page(outcomes: Sequence[Outcome], reasons: Sequence[Reason]) -> str:
+def page(
+    outcomes: Sequence[Outcome], reasons: Sequence[Reason], left: Sequence[Outcome] = ()
+) -> str:
     """The page's text."""
     status = Counter(item.status for item in outcomes)
     head = HEAD.format(
@@ -108,6 +110,7 @@ def page(outcomes: Sequence[Outcome], reasons: Sequence[Reason]) -> str:
         _reports(outcomes),
         "\n## Survivors\n\n",
         *_survivors(reasons),
+        *_open(left),
     ]
     return "".join(parts).rstrip() + "\n"
 
@@ -142,6 +145,15 @@ def _survivors(reasons: Sequence[Reason]) -> Iterable[str]:
                 where = f"{item.template}:{item.line}" if item.line else item.template
                 yield f"- {where}: `{_short(item.old, item.new)}`\n"
             yield "\n"
+
+
+def _open(left: Sequence[Outcome]) -> Iterable[str]:
+    """Survivors that nobody has explained."""
+    if left:
+        yield "## Not explained\n\n"
+    for item in left:
+        yield f"- {item.template}:{item.line}, last tried in {item.where}: "
+        yield f"`{_short(item.old, item.new)}`\n"
 
 
 def _short(old: str, new: str) -> str:
