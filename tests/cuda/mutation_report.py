@@ -21,14 +21,13 @@ HEAD = """# Defects planted in the CUDA text
 Written by `python tests/cuda/mutate.py --from found.json --write docs/cuda_mutations.md`; a new run
 is `python tests/cuda/mutate.py --json found.json --jobs 2`.
 
-Barriers, fences, comparisons, guards, choices, shuffles, sums, starts, steps, constants, indices,
-terms and strides of the CUDA templates, of `bpc_cuda.h` and of the lines that the generator writes
-into them are changed, one at a time, in the kernels of {networks} small networks with tails and
-unequal sides (`tests/cuda/mutated`). Changes that read the same but for names and numbers are
+Parts of the CUDA templates, of `bpc_cuda.h` and of the lines that the generator writes into them are
+changed, one at a time, in the kernels of {networks} small networks with tails and unequal sides
+(`tests/cuda/mutated`); this page covers these operators: {operators}. Changes that read the same but for names and numbers are
 planted once, and tried in several kernels. A defect is *found* if what `bpc check --kernels` does
 with a launch reports anything; *refused* if a compiler does not take the text. The rest *survived*,
-and a reason below says why no result changes, so that there is nothing to find. A survivor without
-one makes the tool fail.
+and a reason below says why no result changes, so that there is nothing to find. Survivors without
+one come last, and make the tool fail: {left} of them.
 
 {planted:,} planted, {refused:,} refused, {found:,} found, {survived:,} survived.
 
@@ -94,6 +93,8 @@ def page(
     status = Counter(item.status for item in outcomes)
     head = HEAD.format(
         networks=len(list((REASONS.parent / "mutated").glob("*.yaml"))),
+        operators=", ".join(sorted({item.operator for item in outcomes})),
+        left=len(left),
         planted=len(outcomes),
         refused=status["invalid"],
         found=status["found"],
