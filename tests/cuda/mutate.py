@@ -277,16 +277,23 @@ def try_all(
     """Outcomes in order; processes are replaced now and then, since modules stay loaded."""
     global _SHARED
     _SHARED = (subjects, mutants, most)
-    for first in range(0, len(mutants), CHUNK):
+    first = 0
+    while first < len(mutants):
         part = range(first, min(first + CHUNK, len(mutants)))
         try:
-            yield from list(_in_processes(part, jobs))
-        except BrokenProcessPool:
-            for index in part:
-                try:
-                    yield from list(_in_processes(range(index, index + 1), 1))
-                except BrokenProcessPool:
-                    yield Outcome(*mutants[index].facts, "crashed")
+            for outcome in _in_processes(part, jobs):
+                yield outcome
+                first += 1
+        except BrokenProcessPool:  # the first that is missing may be the one that broke it
+            yield _try_alone(mutants[first], first)
+            first += 1
+
+
+def _try_alone(mutant: Mutant, index: int) -> Outcome:
+    try:
+        return next(_in_processes(range(index, index + 1), 1))
+    except BrokenProcessPool:
+        return Outcome(*mutant.facts, "crashed")
 
 
 def _in_processes(part: range, jobs: int) -> Iterator[Outcome]:
@@ -355,7 +362,7 @@ def run(wishes: argparse.Namespace) -> list[Outcome]:
         done[outcome.name] = outcome
         if outcome.status in ("survived", "crashed"):
             print(f"{outcome.status}: {outcome.name}", flush=True)
-        if at % CHUNK == 0 or at == len(mutants):
+        if at % 16 == 0 or at == len(mutants):
             print(f"{at} of {len(mutants)}, {perf_counter() - start:.0f} s", flush=True)
             if wishes.json:
                 wishes.json.write_text(

@@ -21,14 +21,13 @@ HEAD = """# Defects planted in the CUDA text
 Written by `python tests/cuda/mutate.py --from found.json --write docs/cuda_mutations.md`; a new run
 is `python tests/cuda/mutate.py --json found.json --jobs 2`.
 
-Barriers, fences, comparisons, guards, choices, shuffles, sums, starts, steps, constants, indices,
-terms and strides of the CUDA templates, of `bpc_cuda.h` and of the lines that the generator writes
-into them are changed, one at a time, in the kernels of {networks} small networks with tails and
-unequal sides (`tests/cuda/mutated`). Changes that read the same but for names and numbers are
+Parts of the CUDA templates, of `bpc_cuda.h` and of the lines that the generator writes into them are
+changed, one at a time, in the kernels of {networks} small networks with tails and unequal sides
+(`tests/cuda/mutated`); this page covers these operators: {operators}. Changes that read the same but for names and numbers are
 planted once, and tried in several kernels. A defect is *found* if what `bpc check --kernels` does
 with a launch reports anything; *refused* if a compiler does not take the text. The rest *survived*,
-and a reason below says why no result changes, so that there is nothing to find. A survivor without
-one makes the tool fail.
+and a reason below says why no result changes, so that there is nothing to find. Survivors without
+one come last, and make the tool fail: {left} of them.
 
 {planted:,} planted, {refused:,} refused, {found:,} found, {survived:,} survived.
 
@@ -83,15 +82,19 @@ def write_page(outcomes: Sequence[Outcome], path: Path) -> int:
     unused = [reason for reason in reasons if not reason.survivors]
     for reason in unused:
         print(f"no survivor: {reason.template.pattern} | {reason.old.pattern} | {reason.text[:60]}")
-    path.write_text(page(outcomes, reasons), encoding="utf-8")
+    path.write_text(page(outcomes, reasons, left), encoding="utf-8")
     return 1 if left or unused else 0
 
 
-def page(outcomes: Sequence[Outcome], reasons: Sequence[Reason]) -> str:
+def page(
+    outcomes: Sequence[Outcome], reasons: Sequence[Reason], left: Sequence[Outcome] = ()
+) -> str:
     """The page's text."""
     status = Counter(item.status for item in outcomes)
     head = HEAD.format(
         networks=len(list((REASONS.parent / "mutated").glob("*.yaml"))),
+        operators=", ".join(sorted({item.operator for item in outcomes})),
+        left=len(left),
         planted=len(outcomes),
         refused=status["invalid"],
         found=status["found"],
@@ -108,6 +111,7 @@ def page(outcomes: Sequence[Outcome], reasons: Sequence[Reason]) -> str:
         _reports(outcomes),
         "\n## Survivors\n\n",
         *_survivors(reasons),
+        *_open(left),
     ]
     return "".join(parts).rstrip() + "\n"
 
@@ -142,6 +146,15 @@ def _survivors(reasons: Sequence[Reason]) -> Iterable[str]:
                 where = f"{item.template}:{item.line}" if item.line else item.template
                 yield f"- {where}: `{_short(item.old, item.new)}`\n"
             yield "\n"
+
+
+def _open(left: Sequence[Outcome]) -> Iterable[str]:
+    """Survivors that nobody has explained."""
+    if left:
+        yield "## Not explained\n\n"
+    for item in left:
+        yield f"- {item.template}:{item.line}, last tried in {item.where}: "
+        yield f"`{_short(item.old, item.new)}`\n"
 
 
 def _short(old: str, new: str) -> str:
