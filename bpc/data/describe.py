@@ -42,7 +42,10 @@ class TargetInfo:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A data source as the compiler needs to know it."""
+    """A data source as the compiler needs to know it.
+
+    With `on_bad: skip`, rows of mapped arrays that turn out not to be finite still count.
+    """
 
     inputs: Mapping[str, TensorInfo]
     target: TargetInfo

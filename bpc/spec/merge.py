@@ -30,7 +30,7 @@ from bpc.types import LayerSchema
 _MOST_BASES = 8
 _MOST_KEYS = 16
 # Here a mapping names one alternative, so that another alternative replaces it as a whole.
-_ALTERNATIVES = (("loss",), ("train", "optimizer"), ("train", "schedule"))
+_ALTERNATIVES = (("loss",), ("train", "optimizer"), ("train", "schedule"), ("data", "split"))
 _DATA_KEYS = ("source", "batch", "shuffle")
 
 

@@ -67,7 +67,7 @@ def open_npz_file(options: Options, where: Where, test: bool) -> Records:
     path, span = options[key], where.at(key)
     archive = Archive(path, span)
     target = options.get("target") or _find_target(archive, path, span)
-    names = _choose_members(archive, options.get("inputs"), target)
+    names = _choose_members(archive, options.get("inputs"), target, where)
     if not names:
         raise fault(NOT_THERE, f"{quote_path(path)} has no array beside {quote(target)}", span)
     arrays = {
@@ -95,14 +95,21 @@ def _find_target(archive: Archive, path: str, span: Span) -> str:
     raise fault(NOT_THERE, message, span, f"name it with target: ...; it has {found}")
 
 
-def _choose_members(archive: Archive, given: Any, target: str) -> dict[str, str]:
+def _choose_members(archive: Archive, given: Any, target: str, where: Where) -> dict[str, str]:
     """The array of each input; without `inputs`, all but the target, by their own names."""
-    if isinstance(given, Mapping):
-        return {name: str(member) for name, member in given.items()}
     if given is None:
         return {name: name for name in archive.names if name != target}
-    members = (given,) if isinstance(given, str) else given
+    if isinstance(given, Mapping):
+        return {name: _one_member(member, name, where) for name, member in given.items()}
+    members = (given,) if isinstance(given, int | str) else given
     return {str(member): str(member) for member in members}
+
+
+def _one_member(member: Any, name: str, where: Where) -> str:
+    if isinstance(member, int | str):
+        return str(member)
+    message = f"the input {name} is one array, found a list"
+    raise fault(BAD_OPTION, message, where.at(f"inputs.{name}"), "name one array for each input")
 
 
 def open_npy_files(options: Options, where: Where, test: bool) -> Records:
@@ -147,8 +154,7 @@ def _to_records(
     inputs: dict[str, Column] = {}
     for name, array in arrays.items():
         _check_name(name, where)
-        wished = options.get("shape") if len(arrays) == 1 else None
-        shape = fit_shape(array.shape[1:], wished, f"the input {name}", where)
+        shape = fit_shape(array.shape[1:], options.get("shape"), name, len(arrays), where)
         inputs[name] = array.column(shape)
     if not _is_class(target, options, where):
         return Records(inputs, _namer(path), span, None, target.column())

@@ -262,7 +262,8 @@ def _to_records(
     start = 0
     for name, columns in plan.chosen.inputs:
         stop = start + len(columns)
-        shape = fit_shape((len(columns),), options.get("shape"), f"the input {name}", where)
+        count, wished = len(plan.chosen.inputs), options.get("shape")
+        shape = fit_shape((len(columns),), wished, name, count, where)
         inputs[name] = column_of(table.numbers[:, start:stop], shape)
         within = (table.gaps.elements >= start) & (table.gaps.elements < stop)
         gaps[name] = Gaps(table.gaps.rows[within], table.gaps.elements[within] - start)

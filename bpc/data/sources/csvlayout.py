@@ -118,7 +118,7 @@ def find_layout(path: str, options: Mapping[str, Any], where: Where, span: Span)
     Raises:
         DataError: the file is empty, has no rows below its header, or too many columns.
     """
-    delimiter = options.get("delimiter") or _find_delimiter(path, span)
+    delimiter = _read_delimiter(options, where) or _find_delimiter(path, span)
     with opened(path, span) as text:
         first = [row for _, row in islice(rows_of(text, delimiter, path, span), _FIRST_ROWS)]
     if not first:
@@ -133,6 +133,15 @@ def find_layout(path: str, options: Mapping[str, Any], where: Where, span: Span)
         raise fault(TOO_FEW, f"{quote_path(path)} has no rows below its header", span, help)
     names = tuple(cell.strip() for cell in first[0]) if header else None
     return Layout(delimiter, names, len(first[0]), tuple(first[header]))
+
+
+def _read_delimiter(options: Mapping[str, Any], where: Where) -> str | None:
+    told: str | None = options.get("delimiter")
+    if told is None or (len(told) == 1 and told not in '"\r\n\0 '):
+        return told
+    message = f"delimiter: {quote(told)} cannot separate cells"
+    help = 'one character, such as ";", or "\\t" for a tab'
+    raise fault(BAD_OPTION, message, where.at("delimiter"), help)
 
 
 def _find_delimiter(path: str, span: Span) -> str:

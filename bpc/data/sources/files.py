@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import stat
+import threading
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -33,6 +34,7 @@ Stamp = tuple[str, int, int, int, int, int]
 
 _MOST_KEPT = 2
 _kept: OrderedDict[Hashable, Any] = OrderedDict()
+_keeping = threading.Lock()
 
 Made = TypeVar("Made")
 
@@ -42,11 +44,15 @@ def keep(key: Hashable, make: Callable[[], Made]) -> Made:
 
     The latest two are kept. A key has the stamp of its file in it.
     """
-    if key not in _kept:
-        _kept[key] = make()
+    with _keeping:
+        if key in _kept:
+            found: Made = _kept[key]
+            return found
+    made = make()
+    with _keeping:
+        _kept[key] = made
         while len(_kept) > _MOST_KEPT:
             _kept.popitem(last=False)
-    made: Made = _kept[key]
     return made
 
 

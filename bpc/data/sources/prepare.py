@@ -11,7 +11,15 @@ import numpy as np
 from bpc.data.sources.arrays import open_idx_pair, open_npy_files, open_npz_file
 from bpc.data.sources.classes import Classes, find_classes, say_unknown
 from bpc.data.sources.csvfile import open_csv
-from bpc.data.sources.faults import BAD_CLASS, BAD_RECORD, BAD_SHAPE, TOO_FEW, Where, fault
+from bpc.data.sources.faults import (
+    BAD_CLASS,
+    BAD_OPTION,
+    BAD_RECORD,
+    BAD_SHAPE,
+    TOO_FEW,
+    Where,
+    fault,
+)
 from bpc.data.sources.records import ArrayColumn, Column, Half, Prepared, Records, Rows
 from bpc.data.sources.splits import split_rows
 from bpc.data.sources.text import prepare_text
@@ -39,6 +47,7 @@ def prepare(source: str, options: Options, where: Where) -> Prepared:
     Raises:
         DataError: a file, an option or a record is at fault; a record with its file and row.
     """
+    _refuse_two_ways(options, where)
     if source == "text":
         return prepare_text(options, where)
     records = _OPEN[source](options, where, False)
@@ -54,6 +63,12 @@ def prepare(source: str, options: Options, where: Where) -> Prepared:
 
 def _names_test(options: Options) -> bool:
     return any(name == "test" or name.startswith("test_") for name in options)
+
+
+def _refuse_two_ways(options: Options, where: Where) -> None:
+    if _names_test(options) and "split" in options:
+        message = "split divides one file, and another one is named to test on"
+        raise fault(BAD_OPTION, message, where.at("split"), "leave one of the two out")
 
 
 def _all_of(records: Records) -> Rows:

@@ -199,12 +199,10 @@ def _find_vocabulary(
     """Code points or bytes in order, those of `vocabulary` or those of the part to train on."""
     told = options.get("vocabulary")
     if told is not None:
-        points = [ord(c) for c in told]
-        if len(set(points)) < len(points):
+        points = list(dict.fromkeys(told.encode() if _by_bytes(options) else map(ord, told)))
+        if len(points) < len(told):
             twice = next(c for c in told if told.count(c) > 1)
             raise fault(BAD_OPTION, f"{quote(twice)} is twice in it", where.at("vocabulary"))
-        if _by_bytes(options):
-            points = list(told.encode("utf-8"))
         return _check_vocabulary(np.array(points, np.uint32), where)
     counts = np.zeros(len(text.found), np.int64)
     for first, end in segments:
