@@ -9,7 +9,7 @@ from bpc.expr import Const, Expr, Var, and_, clip, gt, isfinite, minimum, select
 from bpc.ir import Init, State, Value
 from bpc.optimizer import gradient_name
 from bpc.parameter_groups import Settings
-from bpc.types import F64
+from bpc.types import F64, DType, compute_type
 from bpc.update_builder import UpdateBuilder
 
 CLIP_EPSILON = 1e-6  # added to the norm before dividing, as PyTorch's clip_grad_norm_ does
@@ -25,11 +25,12 @@ class Clipped:
     """What the rules read of a window's gradients.
 
     `found` is 1 where the loss or any gradient is not finite. `factors` has one scalar for each
-    clip group, and None for the parameters of no group. `limit` bounds each element, if given.
+    clip group (None for the parameters of no group) and each type that its parameters are moved
+    in. `limit` bounds each element, if given.
     """
 
     found: Value
-    factors: Mapping[int | None, Value]
+    factors: Mapping[tuple[int | None, DType], Value]
     limit: float | None
 
     def gradient(self) -> Expr:
@@ -55,20 +56,29 @@ def build_clipping(
     loss = make.control("loss")
     found = make.scalar("nonfinite", select(sound, 0, 1), "i64", q=total, l=loss)
     make.write("control.found_inf", found)
-    factors: dict[int | None, Value] = {}
+    factors: dict[tuple[int | None, DType], Value] = {}
     for key in dict.fromkeys(settings[state.name].clip for state in parameters):
+        own = [state for state in parameters if settings[state.name].clip == key]
         limit = train.clip if key is None else train.clip_groups[key].norm
         name = "factor" if key is None else f"factor.group{key + 1}"
-        if limit is None:
-            factors[key] = make.scalar(name, Var("u"), make.real, u=unscale)
-            continue
-        of_key = {own: part for own, part in squares.items() if settings[own].clip == key}
-        mine = norm
-        if len(of_key) < len(squares):
-            mine = _root(make, f"{name}.norm", _add_up(make, of_key, f"{name}.through"), unscale)
-        share = minimum(Const(1.0), Const(limit) / (Var("n") + Const(CLIP_EPSILON)))
-        factors[key] = make.scalar(name, Var("u") * share, make.real, u=unscale, n=mine)
+        expr, operands = _write_factor(limit), {"u": unscale}
+        if limit is not None and len(own) < len(parameters):
+            of_own = {state.name: squares[state.name] for state in own}
+            parts = _add_up(make, of_own, f"{name}.through")
+            operands["n"] = _root(make, f"{name}.norm", parts, unscale)
+        elif limit is not None:
+            operands["n"] = norm
+        for real in dict.fromkeys(compute_type(state.value.dtype) for state in own):
+            made = make.scalar(make.typed(name, real), expr, real.name, **operands)
+            factors[key, real] = made
     return Clipped(found, factors, train.clip_value)
+
+
+def _write_factor(limit: float | None) -> Expr:
+    """Unscaling alone, or with the share that brings a norm `n` down to a limit."""
+    if limit is None:
+        return Var("u")
+    return Var("u") * minimum(Const(1.0), Const(limit) / (Var("n") + Const(CLIP_EPSILON)))
 
 
 def _build_unscale(make: UpdateBuilder) -> Value:

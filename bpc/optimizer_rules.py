@@ -49,7 +49,7 @@ class Step:
 
     def gradient(self, decayed: bool) -> tuple[Expr, dict[str, Value]]:
         """The gradient, with decay added to it if asked, and what the formula reads."""
-        factor = self.clipped.factors[self.settings.clip]
+        factor = self.clipped.factors[self.settings.clip, self.master.dtype]
         stored = self.make.b.values[gradient_name(self.state.name)]
         expr, operands = self.clipped.gradient(), {"g": stored, "k": factor}
         decay = self.settings.weight_decay
@@ -78,7 +78,7 @@ class Step:
 
     def scalar(self, name: str, expr: Expr, **operands: Value) -> Value:
         """A scalar that all parameters with the same rate share."""
-        return self.make.rounded(f"{name}{self.label}", expr, **operands)
+        return self.make.rounded(f"{name}{self.label}", expr, self.master.dtype, **operands)
 
     def lr(self) -> Value:
         """The rate as tensors use it."""
@@ -151,7 +151,8 @@ def _adam(step: Step) -> Value:
     spread = step.keep(second, beta2 * _V + (1 - beta2) * square(_G), "v", g=g)
     t = step.number
     size = step.scalar("step.size", _LR / (1 - Const(beta1) ** Var("t")), lr=step.rate, t=t)
-    root = step.make.rounded("root.size", 1 / sqrt(1 - Const(beta2) ** Var("t")), t=t)
+    inverse = 1 / sqrt(1 - Const(beta2) ** Var("t"))
+    root = step.make.rounded("root.size", inverse, step.master.dtype, t=t)
     weight, operands = step.decayed_weight() if decoupled else (_W, {})
     change = Var("s") * _M / (sqrt(_V) * Var("r") + eps)
     return step.move(weight - change, m=mean, v=spread, s=size, r=root, **operands)

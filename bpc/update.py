@@ -169,7 +169,7 @@ def build_update(forward: Graph, spec: Spec) -> Graph:
     b = Builder(OPS, span, scope="update", phase="update", role="control")
     for state in kept:
         b.declare(state.value)
-    real = compute_type(*(state.value.dtype for state in parameters))
+    real = compute_type(PRECISIONS[spec.train.precision])
     make = UpdateBuilder(spec, b, real.name, list(kept))
     clipped = build_clipping(make, parameters, settings)
     rates, number = build_rates(make, clipped.found, list(settings.values()))

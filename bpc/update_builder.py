@@ -14,7 +14,7 @@ from bpc.types import DType
 class UpdateBuilder:
     """Builds the update graph; scalars are f64, tensors keep their type.
 
-    `real` is the widest type that any parameter is moved in; rates and factors round to it.
+    `real` is the type that most parameters are moved in; layers may have a type of their own.
     """
 
     spec: Spec
@@ -37,11 +37,12 @@ class UpdateBuilder:
         b = replace(self.b, span=self.spec.train.optimizer.span) if constants else self.b
         return b.add("map", *values, name=name, expr=expr, arguments=names, dtype=dtype.name)
 
-    def rounded(self, name: str, expr: Expr, **operands: Value) -> Value:
-        """A scalar computed in f64 and rounded once to the type of the update; made once a name.
+    def rounded(self, name: str, expr: Expr, real: DType, **operands: Value) -> Value:
+        """A scalar computed in f64 and rounded once to the type of a step; made once a name.
 
         1 - beta^t cancels: nothing of it may be rounded to f32 before the end.
         """
+        name = self.typed(name, real)
         known = self.b.values.get(name)
         if known is not None:
             return known
@@ -49,9 +50,13 @@ class UpdateBuilder:
         span = self.spec.train.optimizer.span
         self.b = replace(here, span=span, scope="update", role="control")
         exact = self.scalar(f"{name}.exact", expr, "f64", **operands)
-        made = self.scalar(name, Var("x"), self.real, x=exact)
+        made = self.scalar(name, Var("x"), real.name, x=exact)
         self.b = here
         return made
+
+    def typed(self, name: str, real: DType) -> str:
+        """The name of a scalar in a type: with the type, where that is not the common one."""
+        return name if real.name == self.real else f"{name}.{real.name}"
 
     def control(self, name: str) -> Value:
         """The control value at entry."""

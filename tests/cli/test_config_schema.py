@@ -191,7 +191,7 @@ def read(path: Path) -> Any:
 KNOWN = {
     *("anyOf", "const", "enum", "type", "items", "minItems", "pattern", "properties", "required"),
     *("additionalProperties", "minProperties", "propertyNames", "minimum", "maximum", "$ref"),
-    *("exclusiveMinimum", "exclusiveMaximum", "definitions"),
+    *("exclusiveMinimum", "exclusiveMaximum", "definitions", "minLength"),
 }
 ABOUT = {"$schema", "title", "description", "default"}
 

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from errno import ENOSPC
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -197,13 +198,23 @@ def test_an_unknown_target_is_refused_before_anything_is_written(tmp_path: Path)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+def refuse(*paths: object) -> None:
+    raise OSError(ENOSPC, os.strerror(ENOSPC))
+
+
+def test_a_file_appears_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "deep" / "a.txt"
     write_text(file, "old\n")
-    with pytest.raises(UnicodeEncodeError):
-        write_text(file, "new \ud800")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", refuse)
+        with pytest.raises(OSError):
+            write_text(file, "new\n")
     assert file.read_text(encoding="utf-8") == "old\n"
     assert list(file.parent.iterdir()) == [file]
+    write_text(file, "new \ud800")  # half of a pair of UTF-16, as names of files may hold
+    assert file.read_text(encoding="utf-8") == "new \\ud800"
 
 
 def test_json_text_is_json() -> None:
