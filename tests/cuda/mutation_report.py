@@ -28,7 +28,7 @@ are changed, one at a time, in the kernels of {networks} small networks with tai
 Changes that read the same but for names and numbers are planted once, and tried in several kernels.
 A defect is *found* if what `bpc check --kernels` does with a launch reports anything; *refused* if a
 compiler does not take the text. The rest *survived*, and a reason below says why no result changes,
-so that there is nothing to find. Survivors without one come last, and make the tool fail: {left}.
+so that there is nothing to find. {left} without a reason come last, and make the tool fail.
 
 {planted:,} planted, {refused:,} refused, {found:,} found, {survived:,} survived.
 
