@@ -26,9 +26,9 @@ are changed, one at a time, in the kernels of {networks} small networks with tai
 (`tests/cuda/mutated`). This page covers these operators: {operators}.
 
 Changes that read the same but for names and numbers are planted once, and tried in several kernels.
-A defect is *found* if what `bpc check --kernels` does with a launch reports anything; *refused* if a
-compiler does not take the text. The rest *survived*, and a reason below says why no result changes,
-so that there is nothing to find. {left} without a reason come last, and make the tool fail.
+A defect is *found* if what `bpc check --kernels` does with a launch reports anything; *refused* if
+a compiler does not take the text. The rest *survived*, and a reason below says why no result
+changes. {left} without a reason come last, and make the tool fail.
 
 {planted:,} planted, {refused:,} refused, {found:,} found, {survived:,} survived.
 
