@@ -21,13 +21,14 @@ HEAD = """# Defects planted in the CUDA text
 Written by `python tests/cuda/mutate.py --from found.json --write docs/cuda_mutations.md`; a new run
 is `python tests/cuda/mutate.py --json found.json --jobs 2`.
 
-Parts of the CUDA templates, of `bpc_cuda.h` and of the lines that the generator writes into them are
-changed, one at a time, in the kernels of {networks} small networks with tails and unequal sides
-(`tests/cuda/mutated`); this page covers these operators: {operators}. Changes that read the same but for names and numbers are
-planted once, and tried in several kernels. A defect is *found* if what `bpc check --kernels` does
-with a launch reports anything; *refused* if a compiler does not take the text. The rest *survived*,
-and a reason below says why no result changes, so that there is nothing to find. Survivors without
-one come last, and make the tool fail: {left} of them.
+Parts of the CUDA templates, of `bpc_cuda.h` and of the lines that the generator writes into them
+are changed, one at a time, in the kernels of {networks} small networks with tails and unequal sides
+(`tests/cuda/mutated`). This page covers these operators: {operators}.
+
+Changes that read the same but for names and numbers are planted once, and tried in several kernels.
+A defect is *found* if what `bpc check --kernels` does with a launch reports anything; *refused* if
+a compiler does not take the text. The rest *survived*, and a reason below says why no result
+changes. {left} without a reason come last, and make the tool fail.
 
 {planted:,} planted, {refused:,} refused, {found:,} found, {survived:,} survived.
 
