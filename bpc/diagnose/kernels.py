@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpc.codegen.cuda import CudaLaunch, CudaSource
-from bpc.diagnose.oracle import Oracle, compare, decode, widen_all
+from bpc.diagnose.oracle import Oracle, compare, decode
 from bpc.diagnose.twin import Twin
 from bpc.errors import Span
 from bpc.ir import Value
@@ -246,7 +246,7 @@ def _against_oracle(item: Item, results: Mapping[str, Bytes]) -> Iterator[tuple[
         for o in kernel.reads
         if o.value not in made
     }
-    oracle = Oracle(entry.graph, rows, widen_all(given, item.values))
+    oracle = Oracle(entry.graph, rows, given)
     last = {entry.storage[o.value]: o.value for kernel in kernels for o in kernel.writes}
     for kernel in kernels:
         for operand in kernel.writes:
@@ -258,7 +258,7 @@ def _against_oracle(item: Item, results: Mapping[str, Bytes]) -> Iterator[tuple[
             error, limit = compare(value.name, got, oracle, kernel, value.dtype)
             text = f"{value.name} is off by {error:.2e} of its largest element, bound {limit:.2e}"
             yield error, limit, text
-            oracle.known.update(widen_all({value.name: got}, item.values))
+            oracle.learn(value, got)
 
 
 def _against_twin(item: Item, results: Mapping[str, Bytes]) -> Iterator[str]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bpc.data.read import Dataset
+from bpc.data.dataset import Dataset
+from bpc.data.stored import StoredRows
 from bpc.errors import Diagnostic, Note, UsageError
 from bpc.spec.flat import Change, compare, flatten, shorten
 from bpc.spec.model import Spec
@@ -31,15 +31,16 @@ def digest_contents(data: Dataset) -> str:
     for part in (data.train, data.test):
         for name, values in sorted(part.items()):
             digest.update(f"{name} {values.dtype} {values.shape}".encode())
-            digest.update(_sample(values).tobytes())
+            rows = _choose_rows(len(values))
+            found = values.peek(rows) if isinstance(values, StoredRows) else values[rows]
+            digest.update(np.ascontiguousarray(found).tobytes())
     rows = len(data.train["target"])
     return json.dumps(f"{rows} rows, sha256 {digest.hexdigest()[:16]}")
 
 
-def _sample(values: NDArray[Any]) -> NDArray[Any]:
-    count = len(values)
+def _choose_rows(count: int) -> NDArray[np.int64]:
     rows = np.unique(np.arange(_ROWS_DIGESTED) * max(count - 1, 0) // (_ROWS_DIGESTED - 1))
-    return np.asarray(values[rows[:count]])
+    return rows[:count]
 
 
 def check_unchanged(

@@ -125,7 +125,8 @@ def allows(schema: dict[str, Any], value: Any, root: dict[str, Any]) -> bool:
         many = len(value) >= schema.get("minItems", 0)
         return many and all(allows(items, item, root) for item in value)
     if isinstance(value, str):
-        return "pattern" not in schema or re.search(schema["pattern"], value) is not None
+        shown = "pattern" not in schema or re.search(schema["pattern"], value) is not None
+        return shown and len(value) >= schema.get("minLength", 0)
     return type(value) not in (int, float) or _in_range(schema, value)
 
 
