@@ -31,8 +31,8 @@ def digest_contents(data: Dataset) -> str:
     for part in (data.train, data.test):
         for name, values in sorted(part.items()):
             digest.update(f"{name} {values.dtype} {values.shape}".encode())
-            rows = _choose_rows(len(values))
-            found = values.peek(rows) if isinstance(values, StoredRows) else values[rows]
+            chosen = _choose_rows(len(values))
+            found = values.peek(chosen) if isinstance(values, StoredRows) else values[chosen]
             digest.update(np.ascontiguousarray(found).tobytes())
     rows = len(data.train["target"])
     return json.dumps(f"{rows} rows, sha256 {digest.hexdigest()[:16]}")
