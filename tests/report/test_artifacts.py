@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -9,7 +10,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from errno import ENOSPC
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -198,23 +198,26 @@ def test_an_unknown_target_is_refused_before_anything_is_written(tmp_path: Path)
     assert not (tmp_path / "out").exists()
 
 
-def refuse(*paths: object) -> None:
-    raise OSError(ENOSPC, os.strerror(ENOSPC))
-
-
 def test_a_file_appears_whole_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "deep" / "a.txt"
     write_text(file, "old\n")
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", refuse)
-        with pytest.raises(OSError):
-            write_text(file, "new\n")
+
+    def refuse(old: object, new: object) -> None:
+        assert Path(str(old)).read_text() == "new\n", "what takes the name is whole"
+        raise OSError(errno.ENOSPC, "planted")
+
+    monkeypatch.setattr("os.replace", refuse)
+    with pytest.raises(OSError, match="planted"):
+        write_text(file, "new\n")
     assert file.read_text(encoding="utf-8") == "old\n"
     assert list(file.parent.iterdir()) == [file]
-    write_text(file, "new \ud800")  # half of a pair of UTF-16, as names of files may hold
-    assert file.read_text(encoding="utf-8") == "new \\ud800"
+
+
+def test_bytes_of_a_name_that_are_no_text_are_written_as_codes(tmp_path: Path) -> None:
+    write_text(tmp_path / "a.txt", "of \u00fc\udcff.yaml\n")
+    assert (tmp_path / "a.txt").read_bytes() == b"of \xc3\xbc\\udcff.yaml\n"
 
 
 def test_json_text_is_json() -> None:
