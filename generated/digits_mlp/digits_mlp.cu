@@ -118,7 +118,7 @@ typedef int bpc_index;  // of elements: 32 bits where every tensor is small enou
 //   at 64 rows reads 82,944 B, writes 65,536 B, 2,129,920 FLOPs
 //   from specs/digits_mlp.yaml:16, :17
 //   4 blocks of 128 threads: a block makes 64 x 64 elements of acc, each thread 4 x 8 of them
-extern "C" __global__ __launch_bounds__(128, 1) void linear1_relu1(
+extern "C" __global__ __launch_bounds__(128,1) void linear1_relu1(
     const float* x_in,
     const float* linear1_weight_in,
     const float* linear1_bias_in,
@@ -161,7 +161,7 @@ extern "C" __global__ __launch_bounds__(128, 1) void linear1_relu1(
 //   at 64 rows reads 197,144 B, writes 33,792 B, 4,571,136 FLOPs
 //   from specs/digits_mlp.yaml:18, :19, :20
 //   2 blocks of 128 threads: a block makes 64 x 64 elements of acc, each thread 4 x 8 of them
-extern "C" __global__ __launch_bounds__(128, 1) void linear2_relu2_dropout1(
+extern "C" __global__ __launch_bounds__(128,1) void linear2_relu2_dropout1(
     const float* relu1_in,
     const float* linear2_weight_in,
     const float* linear2_bias_in,
@@ -214,7 +214,7 @@ extern "C" __global__ __launch_bounds__(128, 1) void linear2_relu2_dropout1(
 //   at 64 rows reads 37,928 B, writes 2,560 B, 163,840 FLOPs
 //   from specs/digits_mlp.yaml:21
 //   1 block of 128 threads: a block makes 64 x 64 elements of acc, each thread 4 x 8 of them
-extern "C" __global__ __launch_bounds__(128, 1) void linear3(
+extern "C" __global__ __launch_bounds__(128,1) void linear3(
     const float* dropout1_in,
     const float* linear3_weight_in,
     const float* linear3_bias_in,
@@ -380,7 +380,7 @@ static __device__ void loss_cross_entropy_part1(
 //   nodes  loss#2, loss.exp, loss.sum, loss#3, loss.chosen, loss.picked, loss.seed, d_linear3,
 //          loss.terms, loss.total, loss#1
 //   from specs/digits_mlp.yaml:24
-extern "C" __global__ __launch_bounds__(128, 1) void loss_cross_entropy_with_gradient(
+extern "C" __global__ __launch_bounds__(128,1) void loss_cross_entropy_with_gradient(
     const float* linear3_in,
     const int64_t* target_in,
     const double* control_scale_in,
@@ -411,7 +411,7 @@ extern "C" __global__ __launch_bounds__(128, 1) void loss_cross_entropy_with_gra
 //   at 64 rows reads 2,560 B, writes 40 B, 640 FLOPs
 //   from specs/digits_mlp.yaml:21
 //   1 block of 256 threads: a block makes 32 columns; its 8 warps take slices of 256 rows in turn
-extern "C" __global__ __launch_bounds__(256, 1) void linear3_bias_gradient(
+extern "C" __global__ __launch_bounds__(256,1) void linear3_bias_gradient(
     const float* d_linear3_in,
     float* d_linear3_bias_cols_out,
     const int64_t* rows_in) {
@@ -455,7 +455,7 @@ extern "C" __global__ __launch_bounds__(256, 1) void linear3_bias_gradient(
 //   at 64 rows reads 35,328 B, writes 5,120 B, 163,840 FLOPs
 //   from specs/digits_mlp.yaml:21
 //   2 blocks of 128 threads: a block makes 64 x 64 elements of acc, each thread 4 x 8 of them
-extern "C" __global__ __launch_bounds__(128, 1) void linear3_weight_gradient(
+extern "C" __global__ __launch_bounds__(128,1) void linear3_weight_gradient(
     const float* dropout1_in,
     const float* d_linear3_in,
     float* d_linear3_weight_out,
@@ -494,7 +494,7 @@ extern "C" __global__ __launch_bounds__(128, 1) void linear3_weight_gradient(
 //   at 64 rows reads 8,728 B, writes 32,768 B, 524,288 FLOPs
 //   from specs/digits_mlp.yaml:21, :20, :19
 //   2 blocks of 128 threads: a block makes 64 x 64 elements of acc, each thread 4 x 8 of them
-extern "C" __global__ __launch_bounds__(128, 1) void relu2_dropout1_linear3_input_gradient(
+extern "C" __global__ __launch_bounds__(128,1) void relu2_dropout1_linear3_input_gradient(
     const float* d_linear3_in,
     const float* linear3_weight_in,
     const int64_t* control_seed_in,
@@ -542,7 +542,7 @@ extern "C" __global__ __launch_bounds__(128, 1) void relu2_dropout1_linear3_inpu
 //   at 64 rows reads 32,768 B, writes 512 B, 8,192 FLOPs
 //   from specs/digits_mlp.yaml:18
 //   4 blocks of 256 threads: a block makes 32 columns; its 8 warps take slices of 256 rows in turn
-extern "C" __global__ __launch_bounds__(256, 1) void linear2_bias_gradient(
+extern "C" __global__ __launch_bounds__(256,1) void linear2_bias_gradient(
     const float* d_linear2_in,
     float* d_linear2_bias_cols_out,
     const int64_t* rows_in) {
@@ -586,7 +586,7 @@ extern "C" __global__ __launch_bounds__(256, 1) void linear2_bias_gradient(
 //   at 64 rows reads 98,304 B, writes 131,072 B, 4,194,304 FLOPs
 //   from specs/digits_mlp.yaml:18
 //   8 blocks of 128 threads: a block makes 64 x 64 elements of acc, each thread 4 x 8 of them
-extern "C" __global__ __launch_bounds__(128, 1) void linear2_weight_gradient(
+extern "C" __global__ __launch_bounds__(128,1) void linear2_weight_gradient(
     const float* relu1_in,
     const float* d_linear2_in,
     float* d_linear2_weight_out,
@@ -622,7 +622,7 @@ extern "C" __global__ __launch_bounds__(128, 1) void linear2_weight_gradient(
 //   at 64 rows reads 229,376 B, writes 65,536 B, 4,227,072 FLOPs
 //   from specs/digits_mlp.yaml:18, :17
 //   4 blocks of 128 threads: a block makes 64 x 64 elements of acc, each thread 4 x 8 of them
-extern "C" __global__ __launch_bounds__(128, 1) void relu1_linear2_input_gradient(
+extern "C" __global__ __launch_bounds__(128,1) void relu1_linear2_input_gradient(
     const float* d_linear2_in,
     const float* linear2_weight_in,
     const float* relu1_in,
@@ -660,7 +660,7 @@ extern "C" __global__ __launch_bounds__(128, 1) void relu1_linear2_input_gradien
 //   at 64 rows reads 65,536 B, writes 1,024 B, 16,384 FLOPs
 //   from specs/digits_mlp.yaml:16
 //   8 blocks of 256 threads: a block makes 32 columns; its 8 warps take slices of 256 rows in turn
-extern "C" __global__ __launch_bounds__(256, 1) void linear1_bias_gradient(
+extern "C" __global__ __launch_bounds__(256,1) void linear1_bias_gradient(
     const float* d_linear1_in,
     float* d_linear1_bias_cols_out,
     const int64_t* rows_in) {
@@ -704,7 +704,7 @@ extern "C" __global__ __launch_bounds__(256, 1) void linear1_bias_gradient(
 //   at 64 rows reads 81,920 B, writes 65,536 B, 2,097,152 FLOPs
 //   from specs/digits_mlp.yaml:16
 //   4 blocks of 128 threads: a block makes 64 x 64 elements of acc, each thread 4 x 8 of them
-extern "C" __global__ __launch_bounds__(128, 1) void linear1_weight_gradient(
+extern "C" __global__ __launch_bounds__(128,1) void linear1_weight_gradient(
     const float* x_in,
     const float* d_linear1_in,
     float* d_linear1_weight_out,
@@ -958,7 +958,7 @@ static __device__ void update_control(
 //          update.number, lr, updates, window, step.size.exact, step.size, root.size.exact,
 //          root.size
 //   from specs/digits_mlp.yaml:16, :18, :21, :30
-extern "C" __global__ __launch_bounds__(128, 1) void norm_and_control(
+extern "C" __global__ __launch_bounds__(128,1) void norm_and_control(
     const int64_t* table,
     int parts,
     const double* control_divisor_in,
@@ -1024,7 +1024,7 @@ extern "C" __global__ __launch_bounds__(128, 1) void norm_and_control(
 //          adam_linear3_weight [128, 10] (:21, :30), adam_linear3_bias [10] (:21, :30)
 //   all 6: read 813,336 B, write 609,912 B, 1,016,520 FLOPs
 //   53 blocks of 256 threads for all tensors together: each thread takes 4 neighbouring elements
-extern "C" __global__ __launch_bounds__(256, 1) void adam(
+extern "C" __global__ __launch_bounds__(256,1) void adam(
     const int64_t* table,
     int parts,
     const int64_t* rows_in) {
@@ -1102,7 +1102,7 @@ extern "C" __global__ __launch_bounds__(256, 1) void adam(
 //   at 64 rows reads 197,120 B, writes 32,768 B, 4,210,688 FLOPs
 //   from specs/digits_mlp.yaml:18, :19
 //   2 blocks of 128 threads: a block makes 64 x 64 elements of acc, each thread 4 x 8 of them
-extern "C" __global__ __launch_bounds__(128, 1) void linear2_relu2(
+extern "C" __global__ __launch_bounds__(128,1) void linear2_relu2(
     const float* relu1_in,
     const float* linear2_weight_in,
     const float* linear2_bias_in,
@@ -1230,7 +1230,7 @@ static __device__ void loss_cross_entropy_total(
 //   nodes  loss#2, loss.exp, loss.sum, loss.chosen, loss.picked, loss#3, loss.terms, loss.total,
 //          loss#1
 //   from specs/digits_mlp.yaml:24
-extern "C" __global__ __launch_bounds__(128, 1) void loss_cross_entropy(
+extern "C" __global__ __launch_bounds__(128,1) void loss_cross_entropy(
     const float* linear3_in,
     const int64_t* target_in,
     float* loss_sum_out,
