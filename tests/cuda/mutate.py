@@ -47,7 +47,7 @@ CHUNK = 64
 MOST_PLACES = 6
 """Kernels that a defect is tried in, of those where it reads the same."""
 
-NEAR = ("bytes", "edges", "long", "lines", "plain", "ties", "tails")
+NEAR = ("bytes", "many", "edges", "long", "slice", "lines", "plain", "ties", "tails")
 NEAR += ("mlp", "images", "narrow", "double", "big")
 """Networks in the order in which defects are tried on them, sizes near an edge first."""
 
@@ -167,8 +167,9 @@ def spread(places: Sequence[Place], subjects: Sequence[Subject]) -> tuple[Place,
         subject = subjects[place.subject]
         kernel = subject.function(place.launched).kernels[0]
         sides = [kernel.attr(name) for name in ("ta", "tb") if kernel.skeleton == "gemm"]
-        bits = ">> 3] = " in subject.text(place.launched)
-        kind = (kernel.skeleton, *sides, bits, place.subject)
+        text = subject.text(place.launched)
+        length = re.findall(r"round < ([a-z]*)", text)  # of a sum over columns
+        kind = (kernel.skeleton, *sides, *length, ">> 3] = " in text, place.subject)
         others.append((kinds[kind], NEAR.index(subject.name), place))
         kinds[kind] += 1
     others.sort(key=lambda item: item[:2])
