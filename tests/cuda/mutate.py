@@ -20,7 +20,7 @@ import re
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
@@ -47,7 +47,7 @@ CHUNK = 64
 MOST_PLACES = 6
 """Kernels that a defect is tried in, of those where it reads the same."""
 
-NEAR = ("edges", "long", "lines", "plain", "ties", "tails")
+NEAR = ("bytes", "many", "edges", "long", "slice", "lines", "plain", "ties", "tails")
 NEAR += ("mlp", "images", "narrow", "double", "big")
 """Networks in the order in which defects are tried on them, sizes near an edge first."""
 
@@ -167,7 +167,9 @@ def spread(places: Sequence[Place], subjects: Sequence[Subject]) -> tuple[Place,
         subject = subjects[place.subject]
         kernel = subject.function(place.launched).kernels[0]
         sides = [kernel.attr(name) for name in ("ta", "tb") if kernel.skeleton == "gemm"]
-        kind = (kernel.skeleton, *sides, place.subject)
+        text = subject.text(place.launched)
+        length = re.findall(r"round < ([a-z]*)", text)  # of a sum over columns
+        kind = (kernel.skeleton, *sides, *length, ">> 3] = " in text, place.subject)
         others.append((kinds[kind], NEAR.index(subject.name), place))
         kinds[kind] += 1
     others.sort(key=lambda item: item[:2])
@@ -236,7 +238,7 @@ def _try_place(subject: Subject, place: Place, runs: Sequence[Run]) -> tuple[str
     else:
         text = complete(subject.text(place.launched), place.text)
     try:
-        modules = {run.mode: load(text, run.mode) for run in runs}
+        modules = {mode: load(text, mode) for mode in dict.fromkeys(run.mode for run in runs)}
     except ToolError:
         return "invalid", "", ""
     cases = sorted(subject.cases[place.launched], key=lambda case: case.item.rows)
@@ -330,29 +332,37 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--again", type=Path, help="only those that survived in this file")
     parser.add_argument("--trust", action="store_true", help="do not check unchanged kernels first")
     wishes = parser.parse_args(words)
-    outcomes = read_outcomes(wishes.given) if wishes.given else run(wishes)
+    listed, outcomes = read_outcomes(wishes.given) if wishes.given else run(wishes)
     if wishes.write:
         from mutation_report import write_page
 
-        return write_page(outcomes, wishes.write)
+        return write_page(listed, outcomes, wishes.write)
     return 0
 
 
-def read_outcomes(path: Path) -> list[Outcome]:
-    """Outcomes of an earlier run."""
-    return [Outcome(**item) for item in json.loads(path.read_text())]
+def read_outcomes(path: Path) -> tuple[dict[str, int], list[Outcome]]:
+    """How many defects there are of each operator, and outcomes of those that were planted."""
+    given = json.loads(path.read_text())
+    return given["listed"], [Outcome(**item) for item in given["outcomes"]]
 
 
-def run(wishes: argparse.Namespace) -> list[Outcome]:
+def write_outcomes(path: Path, listed: dict[str, int], outcomes: Iterable[Outcome]) -> None:
+    """Keep them, one a line."""
+    lines = ",\n".join(json.dumps(asdict(item)) for item in outcomes)
+    path.write_text(f'{{"listed": {json.dumps(listed)},\n"outcomes": [\n{lines}\n]}}\n')
+
+
+def run(wishes: argparse.Namespace) -> tuple[dict[str, int], list[Outcome]]:
     """Plant everything that was wished for; what is done is written as it comes."""
     os.environ.setdefault("BPC_CACHE", tempfile.mkdtemp(prefix="bpc-mutate-"))
     start = perf_counter()
     subjects = read_subjects(checked=not wishes.trust)
     every = list_mutants(subjects, Places())
+    listed = dict(Counter(item.operator for item in every))
     mutants = select(every, wishes.template, wishes.operator, wishes.every)
     done: dict[str, Outcome] = {}
     if wishes.again or wishes.more:
-        done = {item.name: item for item in read_outcomes(wishes.again or wishes.more)}
+        done = {item.name: item for item in read_outcomes(wishes.again or wishes.more)[1]}
         known = {item.name for item in every}
         done = {name: item for name, item in done.items() if name in known}
         left = {name for name, item in done.items() if item.status in ("survived", "crashed")}
@@ -365,10 +375,8 @@ def run(wishes: argparse.Namespace) -> list[Outcome]:
         if at % 16 == 0 or at == len(mutants):
             print(f"{at} of {len(mutants)}, {perf_counter() - start:.0f} s", flush=True)
             if wishes.json:
-                wishes.json.write_text(
-                    json.dumps([asdict(item) for item in done.values()], indent=1)
-                )
-    return list(done.values())
+                write_outcomes(wishes.json, listed, done.values())
+    return listed, list(done.values())
 
 
 if __name__ == "__main__":

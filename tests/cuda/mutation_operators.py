@@ -216,7 +216,7 @@ def _factor_mutations(term: str, at: int) -> Iterator[Mutation]:
         start = first + (len(sign) + 1 if sign else 0)
         factor = term[start:last]
         if sign:
-            yield Mutation("term", at + first, at + last, "")
+            yield Mutation("term", at + first - 1, at + last, "")
         if sign in ("/", "%"):
             other = "%" if sign == "/" else "/"
             yield Mutation("stride", at + first, at + last, f"{other} {factor}")

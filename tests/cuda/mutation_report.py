@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +23,8 @@ is `python tests/cuda/mutate.py --json found.json --jobs 2`.
 
 Parts of the CUDA templates, of `bpc_cuda.h` and of the lines that the generator writes into them
 are changed, one at a time, in the kernels of {networks} small networks with tails and unequal sides
-(`tests/cuda/mutated`). This page covers these operators: {operators}.
+(`tests/cuda/mutated`). {planted_whole} were planted wherever there is one;
+of the others a sample, every second, fourth or eighth in the order of the text.
 
 Changes that read the same but for names and numbers are planted once, and tried in several kernels.
 A defect is *found* if what `bpc check --kernels` does with a launch reports anything; *refused* if
@@ -74,7 +75,7 @@ def explain(outcomes: Iterable[Outcome], reasons: Sequence[Reason]) -> list[Outc
     return left
 
 
-def write_page(outcomes: Sequence[Outcome], path: Path) -> int:
+def write_page(listed: Mapping[str, int], outcomes: Sequence[Outcome], path: Path) -> int:
     """Write the page; 1 if a survivor has no reason or a reason no survivor."""
     reasons = read_reasons()
     left = explain(outcomes, reasons)
@@ -83,18 +84,28 @@ def write_page(outcomes: Sequence[Outcome], path: Path) -> int:
     unused = [reason for reason in reasons if not reason.survivors]
     for reason in unused:
         print(f"no survivor: {reason.template.pattern} | {reason.old.pattern} | {reason.text[:60]}")
-    path.write_text(page(outcomes, reasons, left), encoding="utf-8")
+    path.write_text(page(listed, outcomes, reasons, left), encoding="utf-8")
     return 1 if left or unused else 0
 
 
 def page(
-    outcomes: Sequence[Outcome], reasons: Sequence[Reason], left: Sequence[Outcome] = ()
+    listed: Mapping[str, int],
+    outcomes: Sequence[Outcome],
+    reasons: Sequence[Reason],
+    left: Sequence[Outcome] = (),
 ) -> str:
-    """The page's text."""
+    """The page's text.
+
+    Args:
+        listed: how many defects there are of each operator, planted or not.
+        outcomes: of those that were planted.
+        reasons: of survivors.
+        left: survivors without one.
+    """
     status = Counter(item.status for item in outcomes)
     head = HEAD.format(
         networks=len(list((REASONS.parent / "mutated").glob("*.yaml"))),
-        operators=", ".join(sorted({item.operator for item in outcomes})),
+        planted_whole=_whole(listed, outcomes),
         left=len(left),
         planted=len(outcomes),
         refused=status["invalid"],
@@ -104,7 +115,7 @@ def page(
     parts = [
         head,
         "## By operator\n\n",
-        _table("operator", outcomes, lambda item: item.operator),
+        _table("operator", outcomes, lambda item: item.operator, listed),
         "\n## By template\n\n",
         "`generator` stands for lines that `bpc/codegen/lines.py` and `parts.py` write.\n\n",
         _table("template", outcomes, lambda item: item.template),
@@ -117,15 +128,28 @@ def page(
     return "".join(parts).rstrip() + "\n"
 
 
-def _table(name: str, outcomes: Sequence[Outcome], key) -> str:
-    rows = [f"| {name} | planted | refused | found | survived |", "| --- | --- | --- | --- | --- |"]
+def _whole(listed: Mapping[str, int], outcomes: Sequence[Outcome]) -> str:
+    """The operators of which nothing was left out, as the start of a sentence."""
+    planted = Counter(item.operator for item in outcomes)
+    names = sorted(name for name, count in listed.items() if planted[name] == count)
+    return ", ".join(names).capitalize()
+
+
+def _table(
+    name: str,
+    outcomes: Sequence[Outcome],
+    key: Callable[[Outcome], str],
+    listed: Mapping[str, int] | None = None,
+) -> str:
+    """A row for each value of `key`, with how many defects there are where that is known."""
+    heads = [name, *(["there are"] if listed else []), "planted", "refused", "found", "survived"]
+    rows = [heads, ["---"] * len(heads)]
     for value in sorted({key(item) for item in outcomes}):
         mine = Counter(item.status for item in outcomes if key(item) == value)
-        rows.append(
-            f"| {value} | {sum(mine.values())} | {mine['invalid']} | {mine['found']} "
-            f"| {mine['survived']} |"
-        )
-    return "\n".join(rows) + "\n"
+        numbers = [sum(mine.values()), mine["invalid"], mine["found"], mine["survived"]]
+        total = [listed[value]] if listed else []
+        rows.append([value, *map(str, (*total, *numbers))])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def _reports(outcomes: Sequence[Outcome]) -> str:

@@ -1,19 +1,23 @@
-"""A sample of the planted defects: one of each operator in each template; mutate.py plants all."""
+"""Planted defects: each survivor has a reason, and a sample of the others is found again."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from mutate import Mutant, Outcome, list_mutants, try_mutant
+from mutate import Mutant, Outcome, list_mutants, read_outcomes, try_mutant
 from mutation_operators import find_mutations
 from mutation_places import HEADER_NAME, Places
-from mutation_report import explain, read_reasons
-from mutation_subjects import FIRST_RUNS, Subject, read_subjects
+from mutation_report import explain, page, read_reasons
+from mutation_subjects import FIRST_RUNS, FOLDER, ROOT, Subject, read_subjects
 
 NETWORKS = ("images", "lines", "tails")
 HEADER_SAMPLES = 2
 """Defects of each operator in the header, which every skeleton shares."""
+
+LISTED, OUTCOMES = read_outcomes(FOLDER / "outcomes.json")
 
 
 @pytest.fixture(scope="module")
@@ -22,29 +26,66 @@ def subjects() -> Sequence[Subject]:
 
 
 @pytest.fixture(scope="module")
-def outcomes(subjects: Sequence[Subject]) -> list[Outcome]:
-    tried = (try_mutant(subjects, item, 2, FIRST_RUNS) for item in sample(subjects))
-    return [item for item in tried if item.status != "invalid"]
+def tried(subjects: Sequence[Subject]) -> list[Outcome]:
+    outcomes = [try_mutant(subjects, item, 2, FIRST_RUNS) for item in sample(subjects)]
+    return [item for item in outcomes if item.status != "invalid"]
 
 
 def sample(subjects: Sequence[Subject]) -> list[Mutant]:
-    """The middle one of each template and operator; of the header a few."""
+    """For each template and operator one that was found, in the kernel that showed it.
+
+    Where nothing is known of a group because its text is new, one of it, in any kernel.
+    """
+    known = {item.name: item for item in OUTCOMES}
     groups: dict[tuple[str, str], list[Mutant]] = {}
     for item in list_mutants(subjects, Places()):
         groups.setdefault((item.template, item.operator), []).append(item)
-    found = []
+    chosen = []
     for (template, _), group in groups.items():
-        count = min(len(group), HEADER_SAMPLES if template == HEADER_NAME else 1)
-        found += [group[len(group) * (2 * at + 1) // (2 * count)] for at in range(count)]
-    return found
+        again = [m for item in group for m in where_found(subjects, item, known.get(item.name))]
+        wanted = again or [item for item in group if item.name not in known]
+        count = min(len(wanted), HEADER_SAMPLES if template == HEADER_NAME else 1)
+        chosen += [wanted[len(wanted) * (2 * at + 1) // (2 * count)] for at in range(count)]
+    return chosen
 
 
-def test_what_is_not_found_has_a_reason(outcomes: list[Outcome]) -> None:
-    assert [item.name for item in explain(outcomes, read_reasons())] == []
+def where_found(subjects: Sequence[Subject], item: Mutant, outcome: Outcome | None) -> list[Mutant]:
+    """The defect in the one kernel in which it was found, if the first ways of running do."""
+    if outcome is None or outcome.status != "found" or outcome.seconds > 2:
+        return []
+    places = [
+        place
+        for place in item.places
+        if outcome.where == f"{subjects[place.subject].name} {place.launched}"
+    ]
+    return [replace(item, places=tuple(places[:1]))] if places else []
 
 
-def test_every_operator_and_template_has_a_defect_that_is_found(outcomes: list[Outcome]) -> None:
-    found = [item for item in outcomes if item.status == "found"]
+def test_each_survivor_has_a_reason_and_each_reason_a_survivor() -> None:
+    reasons = read_reasons()
+    assert [item.name for item in explain(OUTCOMES, reasons)] == []
+    assert [item.text for item in reasons if not item.survivors] == []
+
+
+def test_the_page_shows_the_outcomes() -> None:
+    reasons = read_reasons()
+    left = explain(OUTCOMES, reasons)
+    text = Path(ROOT / "docs" / "cuda_mutations.md").read_text(encoding="utf-8")
+    assert text == page(LISTED, OUTCOMES, reasons, left)
+
+
+def test_what_is_not_found_has_a_reason(tried: list[Outcome]) -> None:
+    assert [item.name for item in explain(tried, read_reasons())] == []
+
+
+def test_what_was_found_is_found_again(tried: list[Outcome]) -> None:
+    known = {item.name for item in OUTCOMES if item.status == "found"}
+    lost = [item.name for item in tried if item.name in known and item.status != "found"]
+    assert lost == []
+
+
+def test_every_operator_and_template_has_a_defect_that_is_found(tried: list[Outcome]) -> None:
+    found = [item for item in tried if item.status == "found"]
     operators = {"barrier", "fence", "shuffle", "comparison", "guard", "choice", "sum", "start"}
     operators |= {"step", "index", "term", "stride", "constant"}
     assert operators <= {item.operator for item in found}
@@ -60,7 +101,7 @@ def test_operators_change_what_they_say() -> None:
     for old, new in (
         ("e < n", "e <= n"),
         ("e < n", "e < -1 + n"),
-        ("e < n ", " true "),
+        (" e < n ", " true "),
         (" e + k < m", " true "),
         ("e += 3", "e += 3 + 1"),
         ("e * s + r", "(e * s + r) + 1"),
