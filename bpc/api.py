@@ -62,16 +62,18 @@ def compile(
     memory: str | int | None = None,
     threads: int | None = None,
     seed: int | None = None,
+    products: str | os.PathLike[str] | None = None,
 ) -> Net:
     """Read a spec and build its graphs.
 
     Args:
         spec: the YAML file.
         set: dotted keys to values that override the file, as `--set` does; text is read as YAML.
-        device: auto, cpu or reference.
+        device: auto, cuda, cpu, reference or sim.
         memory: a budget for the whole arena, `64MiB` or bytes; the same as `train.memory`.
         threads: threads of the CPU.
         seed: seed of all draws; the same as `seed` in the spec.
+        products: a file of products that a library computes on a GPU; else BPC_CUBLASLT names it.
 
     Raises:
         SpecError: with every fault of the file.
@@ -89,7 +91,8 @@ def compile(
     entries = build_entries(loaded, description)
     check_initials(entries.states_of("parameter"))
     origin = describe_origin(loaded.path, sets, device)
-    return Net(loaded, description, entries, device, threads, origin=origin)
+    file = None if products is None else Path(products)
+    return Net(loaded, description, entries, device, threads, origin=origin, products=file)
 
 
 def _load(path: str, sets: Mapping[str, object], places: Mapping[str, str]) -> Spec:
@@ -121,6 +124,7 @@ class Net:
         threads: int | None = None,
         run_gradients: RunGraph | None = None,
         origin: SavedRun | None = None,
+        products: Path | None = None,
     ):
         self.spec = spec
         self.description = description
@@ -129,6 +133,7 @@ class Net:
         self._threads = threads
         self._run_gradients = run_gradients
         self._origin = origin
+        self._products = products
         self._choice: Choice | None = None
         self._data: Dataset | None = None
         self._forward: Graph | None = None
@@ -439,7 +444,7 @@ class Net:
 
     def _chosen(self) -> Choice:
         if self._choice is None:
-            wishes = Wishes(self.spec.train.memory_bytes, self._threads)
+            wishes = Wishes(self.spec.train.memory_bytes, self._threads, self._products)
             with self._budget_explained():
                 self._choice = choose(self._wished, self.entries, wishes)
             self._set_initial(self._choice.device)

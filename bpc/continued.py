@@ -9,6 +9,7 @@ from typing import Any
 
 from bpc import api
 from bpc.errors import Span
+from bpc.runtime.device import PRODUCTS_FILE
 from bpc.train.changes import check_unchanged
 from bpc.train.checkpoint import Checkpoint, find_checkpoint
 from bpc.train.loop import Resume
@@ -68,6 +69,7 @@ def resume(
             memory=memory,
             threads=threads,
             seed=seed,
+            products=_find_products(folder),
         )
         wished = was.steps if steps is None else steps
         _check(found, net, wished, allow, watcher)
@@ -88,6 +90,12 @@ def _check(
     for change in check_unchanged(found.state, net.spec, net.data, steps, allow):
         place = f" ({change.span})" if isinstance(change.span, Span) else ""
         watcher.on_note(f"changed since step {found.state.step}: {change}{place}")
+
+
+def _find_products(folder: RunFolder) -> Path | None:
+    """Which products a library computed for the run, if any: others would change bits."""
+    file = folder.path / PRODUCTS_FILE
+    return file if file.is_file() else None
 
 
 def _find_spec(was: SavedRun, folder: RunFolder) -> str:

@@ -95,6 +95,11 @@ def _is_only_bias(kernel: Kernel, bias: Operand | None) -> bool:
 
 def write_choices(path: Path, choices: Choices) -> None:
     """Store choices as JSON."""
+    path.write_text(render_choices(choices), encoding="utf-8")
+
+
+def render_choices(choices: Choices) -> str:
+    """Choices as JSON."""
     by_product = {key: asdict(choice) for key, choice in sorted(choices.by_product.items())}
     content = {
         "format": FORMAT,
@@ -102,7 +107,7 @@ def write_choices(path: Path, choices: Choices) -> None:
         "version": choices.version,
         "products": by_product,
     }
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    return json.dumps(content, indent=2) + "\n"
 
 
 def read_choices(path: Path) -> Choices:
@@ -135,11 +140,13 @@ class LibraryProducts:
         workspace: Memory,
         prepared: Mapping[tuple[str, int], Prepared],
         kernels: Mapping[tuple[str, int], Kernel],
+        text: str,
     ):
         self._library = library
         self._workspace = workspace
         self._prepared = dict(prepared)
         self._kernels = kernels
+        self.text = text
 
     @property
     def workspace_bytes(self) -> int:
@@ -201,7 +208,7 @@ def open_products(
         library.choose(item, choices.by_product[item.product.key])
     most = max(choices.by_product[item.product.key].workspace_bytes for item in prepared.values())
     workspace = gpu.allocate("cuBLASLt's workspace", max(most, ALIGNMENT))
-    return LibraryProducts(library, workspace, prepared, kernels)
+    return LibraryProducts(library, workspace, prepared, kernels, render_choices(choices))
 
 
 # -- measuring ------------------------------------------------------------------------------------

@@ -19,9 +19,14 @@ FLAGS = ("-std=c++17", "--fmad=false", "--ftz=true")
 
 
 def make_cuda(
-    entries: Entries, memory_bytes: int | None = None, options: CudaOptions | None = None
+    entries: Entries,
+    memory_bytes: int | None = None,
+    options: CudaOptions | None = None,
+    products: Path | None = None,
 ) -> CudaDevice:
     """A GPU that runs the program.
+
+    `products` says which products a library computes; without it BPC_CUBLASLT may name the file.
 
     Raises:
         ToolError: no driver, no CuPy, no device, no room, or NVRTC refuses the text.
@@ -38,13 +43,13 @@ def make_cuda(
     program = plan(entries, memory_bytes).program
     source = generate("network", program)
     chosen = options or options_from_environment()
-    products: Products | None = None
-    choices = os.environ.get("BPC_CUBLASLT")
+    opened: Products | None = None
+    choices = products or os.environ.get("BPC_CUBLASLT")
     if choices:
         from bpc.runtime.cublaslt_choices import open_products
 
-        products = open_products(Path(choices), program, source, gpu)
-    return CudaDevice(program, source, gpu, compile_options(), chosen, products)
+        opened = open_products(Path(choices), program, source, gpu)
+    return CudaDevice(program, source, gpu, compile_options(), chosen, opened)
 
 
 def options_from_environment() -> CudaOptions:

@@ -15,7 +15,7 @@ from bpc.plan.program import ALIGNMENT, Program
 from bpc.runtime.cuda import Gpu, Graph, Kernel, KernelFacts, Stream
 from bpc.runtime.cuda_host import MOST_BOUNCED, Bounce, InputSlots, LateValues, SmallWrites
 from bpc.runtime.cuda_layout import inputs_of, move_inputs, plan_side, tensor_bytes
-from bpc.runtime.device import Array
+from bpc.runtime.device import PRODUCTS_FILE, Array
 from bpc.runtime.launching import ROWS_AT, Packed, PackedLaunch, pack_launches
 from bpc.runtime.reference import storage_type
 from bpc.types import BF16, F16, format_bytes, shape_at
@@ -27,6 +27,10 @@ class Products(Protocol):
     @property
     def workspace_bytes(self) -> int:
         """Bytes that the library works in."""
+
+    @property
+    def text(self) -> str:
+        """The file that says which products these are, and how the library computes them."""
 
     def __contains__(self, place: tuple[str, int]) -> bool:
         """Whether the launch of this number of an entry point is taken over."""
@@ -152,6 +156,11 @@ class CudaDevice:
                 for name, f in self.kernel_facts.items()
             },
         }
+
+    @property
+    def companions(self) -> Mapping[str, str]:
+        """Which products the library computes, and how: its sums have an order of their own."""
+        return {PRODUCTS_FILE: self._products.text} if self._products else {}
 
     @property
     def _workspace_bytes(self) -> int:

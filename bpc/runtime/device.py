@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+
+PRODUCTS_FILE = "cublaslt.json"
+"""In a run's folder: which products of matrices a library computed on the GPU, and how."""
 
 
 class Device(Protocol):
@@ -36,6 +40,10 @@ class Device(Protocol):
     @property
     def planned_peak_bytes(self) -> int:
         """Bytes that the plan said it would take."""
+
+    @property
+    def companions(self) -> Mapping[str, str]:
+        """Files by name, with their text, that another run needs to give the same bits."""
 
     def write_input(self, name: str, array: Array) -> None:
         """Fill the first rows of an input slot, floats converted to the slot's type."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,11 @@ class HostArena:
         kind = storage_type(value.dtype)
         count = int(np.prod(shape, dtype=np.int64))
         return self.arena[start : start + count * kind.itemsize].view(kind).reshape(shape)
+
+    @property
+    def companions(self) -> Mapping[str, str]:
+        """Nothing beside the text of the program decides bits here."""
+        return {}
 
     def write_input(self, name: str, array: Array) -> None:
         """Fill the first rows of an input slot."""

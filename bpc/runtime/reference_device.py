@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,11 @@ class ReferenceDevice:
         self.rows = entries.rows
         self.planned_peak_bytes = count_bytes(entries)
         self.arena_bytes = self.planned_peak_bytes
+
+    @property
+    def companions(self) -> Mapping[str, str]:
+        """Nothing beside the text of the program decides bits here."""
+        return {}
 
     def write_input(self, name: str, array: Array) -> None:
         """Fill an input slot; the number of rows is that of the array."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from bpc.entries import Entries
 from bpc.errors import ToolError, UsageError
@@ -19,10 +20,14 @@ UNKNOWN_DEVICE = "BPC0601"
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What the caller wants of a device. None: no budget, as many threads as suit."""
+    """What the caller wants of a device. None: no budget, as many threads as suit.
+
+    `products`: a file that says which products of matrices a library computes, for a GPU.
+    """
 
     memory_bytes: int | None = None
     threads: int | None = None
+    products: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,7 @@ def _make_sim(entries: Entries, wishes: Wishes) -> Device:
 def _make_cuda(entries: Entries, wishes: Wishes) -> Device:
     from bpc.runtime.cuda_build import make_cuda
 
-    return make_cuda(entries, wishes.memory_bytes)
+    return make_cuda(entries, wishes.memory_bytes, products=wishes.products)
 
 
 # Fastest first. A maker raises ToolError where the machine lacks what it needs.

@@ -128,6 +128,7 @@ class _Run:
     def go(self) -> dict[str, Any]:
         """Run to the end, or to what stops it; the folder says which."""
         self.folder.begin(_limit(self.job.spec, self.job.steps))
+        self.folder.write_companions(self.device.companions)
         self.stepper.reset(len(self.windows))
         if self.job.resume is not None:
             self._restore(self.job.resume.found)

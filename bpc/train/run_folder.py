@@ -66,6 +66,11 @@ class RunFolder:
     def _write_text(self, name: str, text: str) -> None:
         replace_file(self.files, self.path / name, [text.encode()])
 
+    def write_companions(self, files: Mapping[str, str]) -> None:
+        """Keep what else decides bits on the device."""
+        for name, text in files.items():
+            self._write_text(name, text)
+
     def write_data(self, facts: Mapping[str, object]) -> None:
         """Keep what rows to predict for need: names of classes, scales, what fills gaps."""
         text = json.dumps(plain(facts), allow_nan=False) + "\n"

@@ -683,6 +683,14 @@ def test_a_full_batch_goes_through_the_library(
         assert result["final"][key] == pytest.approx(told["final"][key], rel=1e-5)
     for name, weights in wanted.parameters().items():
         np.testing.assert_allclose(found.parameters()[name], weights, rtol=1e-4, atol=1e-6)
+    kept = tmp_path / "cuda" / "cublaslt.json"
+    assert read_choices(kept) == read_choices(tmp_path / "choices.json")
+    monkeypatch.delenv("BPC_CUBLASLT")
+    again = bpc.compile(path, device="cuda", products=kept)
+    again.train(run_dir=tmp_path / "again")
+    for name, weights in found.parameters().items():
+        assert np.array_equal(again.parameters()[name], weights), name
+    again.close()
     found.close()
     wanted.close()
 
