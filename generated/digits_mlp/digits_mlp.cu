@@ -425,7 +425,7 @@ extern "C" __global__ __launch_bounds__(256,1) void linear3_bias_gradient(
   constexpr bpc_index blocks = (10 + bpc_warp - 1) / bpc_warp;
   const bpc_index c = block % blocks * bpc_warp + column;
   float total = 0;
-  for (bpc_index round = 0; round == 0 || round < rows; round += 8 * bpc_column_slice) {
+  for (bpc_index round = 0; round < rows; round += 8 * bpc_column_slice) {
     const bpc_index start = round + slot * bpc_column_slice;
     const bpc_index end = rows - start < bpc_column_slice ? rows : start + bpc_column_slice;
     float sum = 0;
@@ -556,7 +556,7 @@ extern "C" __global__ __launch_bounds__(256,1) void linear2_bias_gradient(
   constexpr bpc_index blocks = (128 + bpc_warp - 1) / bpc_warp;
   const bpc_index c = block % blocks * bpc_warp + column;
   float total = 0;
-  for (bpc_index round = 0; round == 0 || round < rows; round += 8 * bpc_column_slice) {
+  for (bpc_index round = 0; round < rows; round += 8 * bpc_column_slice) {
     const bpc_index start = round + slot * bpc_column_slice;
     const bpc_index end = rows - start < bpc_column_slice ? rows : start + bpc_column_slice;
     float sum = 0;
@@ -674,7 +674,7 @@ extern "C" __global__ __launch_bounds__(256,1) void linear1_bias_gradient(
   constexpr bpc_index blocks = (256 + bpc_warp - 1) / bpc_warp;
   const bpc_index c = block % blocks * bpc_warp + column;
   float total = 0;
-  for (bpc_index round = 0; round == 0 || round < rows; round += 8 * bpc_column_slice) {
+  for (bpc_index round = 0; round < rows; round += 8 * bpc_column_slice) {
     const bpc_index start = round + slot * bpc_column_slice;
     const bpc_index end = rows - start < bpc_column_slice ? rows : start + bpc_column_slice;
     float sum = 0;
