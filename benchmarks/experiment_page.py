@@ -62,6 +62,8 @@ def write(value: object) -> str:
         return str(value)
     if abs(value) >= NO_NUMBER:
         return "not finite"
+    if abs(value) >= 1e6:
+        return f"{value:.1e}"
     if abs(value) >= 1000 or value == int(value):
         return f"{value:,.0f}"
     return f"{value:.3g}" if abs(value) >= 1e-3 else f"{value:.1e}"

@@ -56,8 +56,13 @@ def draw(name: str, sheet: Mapping[str, Any], path: Path) -> bool:
 
 
 def _shorten(text: str) -> str:
-    """Coordinates with one decimal place: a tenth of a point cannot be seen."""
-    return _LONG.sub(lambda part: _NUMBER.sub(lambda n: f"{float(n[0]):.1f}", part[0]), text)
+    """Coordinates with one decimal place, a tenth of a point; no indentation."""
+
+    def round_all(part: re.Match[str]) -> str:
+        rounded = _NUMBER.sub(lambda n: f"{float(n[0]):.1f}", part[0])
+        return " ".join(rounded.split()).replace(" L ", "L").replace("M ", "M")
+
+    return re.sub(r"^ +", "", _LONG.sub(round_all, text), flags=re.MULTILINE)
 
 
 # -- lines ----------------------------------------------------------------------------------------
@@ -79,6 +84,7 @@ def _lines(sheet: Mapping[str, Any], log_y: bool = True, log_x: bool = False) ->
             axis.set_yscale("log")
         if log_x:
             axis.set_xscale("log")
+        axis.minorticks_off()
     axes[0].set_ylabel(sheet["axes"][1])
     _legend(axes[-1], bool(sheet.get("marks")))
     return figure
@@ -146,6 +152,7 @@ def _dots(sheet: Mapping[str, Any], keys: Sequence[str], label: str, log_x: bool
     axis.set_xlabel(label)
     if log_x:
         axis.set_xscale("log")
+    axis.minorticks_off()
     _legend(axis, said)
     return figure
 

@@ -6,6 +6,7 @@ import math
 import statistics
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import chdir
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,11 +48,14 @@ def mlp(hidden: Sequence[int], init: str, *after: str) -> list[str]:
 
 
 def compile_text(text: str, **wishes: Any) -> bpc.Net:
-    """The network of a spec's text, on the compiled CPU device."""
-    with tempfile.TemporaryDirectory(prefix="bpc-experiments-") as folder:
-        path = Path(folder) / "spec.yaml"
-        path.write_text(text, encoding="utf-8")
-        return bpc.compile(path, **{"device": "cpu", "threads": 1, **wishes})
+    """The network of a spec's text, on the compiled CPU device.
+
+    The file always has the same relative name: statements of the generated text carry it, and so
+    runs that differ in seed or rate find their library compiled.
+    """
+    with tempfile.TemporaryDirectory(prefix="bpc-experiments-") as folder, chdir(folder):
+        Path("spec.yaml").write_text(text, encoding="utf-8")
+        return bpc.compile("spec.yaml", **{"device": "cpu", "threads": 1, **wishes})
 
 
 @dataclass
