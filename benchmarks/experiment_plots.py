@@ -37,7 +37,7 @@ SETTINGS = {
     "lines.linewidth": 1.4,
     "path.simplify": True,
 }
-REPORTED = {"marker": "D", "facecolors": "white", "edgecolors": INK, "s": 28, "zorder": 5}
+REPORTED = {"marker": "D", "facecolors": "none", "edgecolors": INK, "s": 44, "zorder": 5}
 _NUMBER = re.compile(r"-?\d+\.\d{2,}")
 _LONG = re.compile(r'(?<= d=")[^"]+|(?<= points=")[^"]+|(?<= (?:x|y)=")[\d.-]+')
 _TRIED = 1e6  # what lies above is no figure but the sign of a run that was not finite
@@ -125,7 +125,7 @@ def _legend(axis: Axes, with_reported: bool) -> None:
 
 
 def _reported_handle() -> Line2D:
-    return Line2D([], [], marker="D", color="none", mfc="white", mec=INK, ms=5, label="reported")
+    return Line2D([], [], marker="D", color="none", mfc="none", mec=INK, ms=5, label="reported")
 
 
 # -- dots -----------------------------------------------------------------------------------------

@@ -114,12 +114,12 @@ def activations(seeds: int, rounds: int = 50, images: int = IMAGES) -> Sheet:
     for name, reported in ACTIVATIONS.items():
         said = dict(zip(("r1", "r10", "r50", "ratio"), reported, strict=False))
         said["ratio"] = reported[0] / reported[2]
-        for case, batch, lr, pixel in _activation_cases(images):
-            text = write_spec(mlp(FLAT, "xavier_uniform", name), batch, lr)
+        for case, widths, batch, lr, pixel in _activation_cases(images):
+            text = write_spec(mlp(widths, "xavier_uniform", name), batch, lr)
             spec = spec or text
             runs = over_seeds(text, seeds, rounds, images=images, pixel=pixel)
             rows.append(row(f"{name}, {case}", said, **_decay(runs)))
-            if pixel == 1.0 and lr == 0.01:
+            if case in (FULL, MINI):
                 curves[f"{name}, {case}"] = curve(runs, _first_layer)
     return {
         "spec": spec,
@@ -135,13 +135,15 @@ def activations(seeds: int, rounds: int = 50, images: int = IMAGES) -> Sheet:
     }
 
 
-def _activation_cases(images: int) -> list[tuple[str, int, float, float]]:
+def _activation_cases(images: int) -> list[tuple[str, Sequence[int], int, float, float]]:
+    """Names with hidden widths, batch, rate and the value of a white pixel."""
     small = both_batches(images)[MINI]
     return [
-        (FULL, images, 0.01, 1.0),
-        (MINI, small, 0.01, 1.0),
-        (f"{FULL}, pixels 0..255", images, 0.01, 255.0),
-        (f"{MINI}, lr 1.0", small, 1.0, 1.0),
+        (FULL, FLAT, images, 0.01, 1.0),
+        (MINI, FLAT, small, 0.01, 1.0),
+        (f"{FULL}, pixels 0..255", FLAT, images, 0.01, 255.0),
+        (f"{MINI}, lr 1.0", FLAT, small, 1.0, 1.0),
+        (f"{FULL}, 6 hidden layers", FLAT * 6, images, 0.01, 1.0),
     ]
 
 
@@ -264,10 +266,10 @@ WARMUPS = {"none": Without, "fixed 10 %": Fixed, "until settled": Settling}
 
 
 def warmup(seeds: int, rounds: int = ROUNDS, images: int = IMAGES) -> Sheet:
-    """Rounds until the loss is under 0.1, for runs of 1,000 and of 4,000 steps."""
+    """Rounds until the loss is under 0.1, for runs of 1,000, 2,000 and 4,000 steps."""
     rows, spec = [], ""
     small = both_batches(images)[MINI]
-    for batch in (small, small // 4):
+    for batch in (small, small // 2, small // 4):
         steps, needed = rounds * images // batch, {}
         for name, make in WARMUPS.items():
             text = write_spec(mlp(DEEP, "he_normal", "relu"), batch, 0.1)
