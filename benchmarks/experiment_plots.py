@@ -40,6 +40,13 @@ SETTINGS = {
 REPORTED = {"marker": "D", "facecolors": "none", "edgecolors": INK, "s": 44, "zorder": 5}
 _NUMBER = re.compile(r"-?\d+\.\d{2,}")
 _LONG = re.compile(r'(?<= d=")[^"]+|(?<= points=")[^"]+|(?<= (?:x|y)=")[\d.-]+')
+_NEEDLESS = (  # what matplotlib writes and no viewer needs
+    (re.compile(r"<metadata>.*?</metadata>\n|<!--.*?-->\n", re.DOTALL), ""),
+    (re.compile(r"font-family: [^;\"]+"), "font-family: sans-serif"),
+    (re.compile(r' transform="rotate\(-0 [^"]+"'), ""),
+    (re.compile(r'<g id="\w[^"]*"'), "<g"),
+    (re.compile(r"\n<use "), "<use "),
+)
 _TRIED = 1e6  # what lies above is no figure but the sign of a run that was not finite
 
 
@@ -62,7 +69,10 @@ def _shorten(text: str) -> str:
         rounded = _NUMBER.sub(lambda n: f"{float(n[0]):.1f}", part[0])
         return " ".join(rounded.split()).replace(" L ", "L").replace("M ", "M")
 
-    return re.sub(r"^ +", "", _LONG.sub(round_all, text), flags=re.MULTILINE)
+    text = re.sub(r"^ +", "", _LONG.sub(round_all, text), flags=re.MULTILINE)
+    for pattern, kept in _NEEDLESS:
+        text = pattern.sub(kept, text)
+    return text
 
 
 # -- lines ----------------------------------------------------------------------------------------

@@ -320,7 +320,7 @@ def clipping(seeds: int, rounds: int = 50, images: int = IMAGES) -> Sheet:
             text = write_spec(mlp(DEEP, "he_normal", "relu"), small, lr, extra)
             spec = spec or text
             runs = over_seeds(text, seeds, rounds, images=images)
-            case = f"{'none' if clip is None else clip}, lr {lr}"
+            case = f"{'no clip' if clip is None else f'clip {clip}'}, lr {lr}"
             made = _outcome(runs)
             made["clipped"] = [_clipped(r, clip) for r in runs]
             made["needed"] = [float(r.rounds_to(TARGET_LOSS)) for r in runs]
@@ -352,18 +352,19 @@ ORDERS = {
 }
 
 
-def norm_order(seeds: int, rounds: int = ROUNDS, images: int = IMAGES) -> Sheet:
-    """Layer norm before or behind the relu, in two depths."""
+def norm_order(seeds: int, rounds: int = 50, images: int = IMAGES) -> Sheet:
+    """Layer norm before or behind the relu, in two depths and at three rates."""
     rows, curves, spec = [], {}, ""
     small = both_batches(images)[MINI]
-    for depth, widths, lasting in (("2 hidden layers", DEEP, rounds), ("8 hidden", (64,) * 8, 50)):
-        for name, layers in ORDERS.items():
-            text = write_spec(mlp(widths, "he_normal", *layers), small, 0.01)
-            spec = spec or text
-            runs = over_seeds(text, seeds, min(lasting, rounds), images=images)
-            case = f"{name}, {depth}"
-            rows.append(row(case, **_outcome(runs)))
-            curves[case] = curve(runs, lambda r: r.losses)
+    for depth, widths in (("2 hidden layers", DEEP), ("8 hidden layers", (64,) * 8)):
+        for lr in (0.01, 0.02, 0.5):
+            for name, layers in ORDERS.items():
+                text = write_spec(mlp(widths, "he_normal", *layers), small, lr)
+                spec = spec or text
+                runs = over_seeds(text, seeds, rounds, images=images)
+                rows.append(row(f"{name}, {depth}, lr {lr}", **_outcome(runs)))
+                if lr == 0.01:
+                    curves[f"{name}, {depth}"] = curve(runs, lambda r: r.losses)
     return {
         "spec": spec,
         "columns": OUTCOME,
