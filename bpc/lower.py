@@ -49,14 +49,23 @@ class _Lowering:
     functions: dict[str, tuple[tuple[str, ...], Expr]] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     spans: Mapping[str, Span] = field(default_factory=dict)
+    mixed: bool = False
 
     def parameter(self, role: str, shape: Shape, init: Init, option: str | None = None) -> Value:
         """A trained tensor `<layer>.<role>`, or the one that `option` ties it to."""
         tied = self.options.get(option) if option else None
         if tied is not None:
-            return self._tied(str(tied), shape, option)
+            return self.cast(self._tied(str(tied), shape, option))
         name = f"{self.builder.scope}.{role}"
         return self._declare(name, shape, init, self.builder.span)
+
+    def cast(self, value: Value) -> Value:
+        """A value in the type of the layer at hand, where layers have types of their own."""
+        if not self.mixed or value.dtype.kind != "float" or value.dtype == self.storage:
+            return value
+        kind = self.storage.name
+        named = {"expr": Var("x"), "arguments": ("x",), "dtype": kind}
+        return self.builder.add("map", value, name=f"{value.name}.{kind}", **named)
 
     def _declare(self, name: str, shape: Shape, init: Init, span: Span) -> Value:
         value = self.builder.declare(Value(name, self.storage, shape))
@@ -174,7 +183,10 @@ def find_faults(spec: Spec, description: Description) -> tuple[Diagnostic, ...]:
 
 def _start(spec: Spec, description: Description, training: bool) -> _Lowering:
     storage = PRECISIONS[spec.train.precision]
-    return _Lowering(spec, description, training, Builder(OPS, spec.span), storage)
+    mixed = any(layer.precision for layer in spec.layers)
+    return _Lowering(
+        spec, description, training, Builder(OPS, spec.span), storage, mixed=mixed
+    )
 
 
 def _lower_layers(lowering: _Lowering) -> Collector:
@@ -250,7 +262,9 @@ def _lower_layer(lowering: _Lowering, layer: LayerSpec) -> None:
     lowering.layer, lowering.options, lowering.spans = layer, layer.options, layer.spans
     b = lowering.builder
     b.span, b.scope = layer.span, layer.full_name
-    inputs = [_as_number(lowering, lowering.known[name]) for name in layer.inputs]
+    lowering.storage = PRECISIONS[layer.precision or lowering.spec.train.precision]
+    known = [lowering.cast(lowering.known[name]) for name in layer.inputs]
+    inputs = [_as_number(lowering, value) for value in known]
     try:
         value = _apply(lowering, layer, inputs)
     except ShapeFault as fault:
@@ -349,7 +363,7 @@ def _finish(lowering: _Lowering, with_loss: bool) -> tuple[tuple[str, str], ...]
     """Name the outputs; the loss is lowered last."""
     spec, b = lowering.spec, lowering.builder
     predicted = lowering.known[spec.loss.inputs[0]]
-    lowering.layer = None
+    lowering.layer, lowering.storage = None, PRECISIONS[spec.train.precision]
     lowering.options, lowering.spans = spec.loss.options, spec.loss.spans
     b.span, b.scope = spec.loss.span, "loss"
     if predicted.dtype == BIT:

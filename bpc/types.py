@@ -107,7 +107,8 @@ class Option:
     """One option of a layer, loss or optimizer: what a spec may write and what it means.
 
     `kind` is one of int, float, bool, text, choice, ints (an int or a list of ints), shape (a
-    list of extents without the batch), init (an initialiser), formula, name.
+    list of extents without the batch), init (an initialiser), formula, name. `below` is a bound
+    that the value itself must stay under.
     """
 
     name: str
@@ -117,6 +118,7 @@ class Option:
     choices: tuple[str, ...] = ()
     minimum: float | None = None
     maximum: float | None = None
+    below: float | None = None
     help: str = ""
 
 

@@ -9,36 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import pi
 from typing import Any
 
 from bpc.autodiff import differentiate
-from bpc.expr import (
-    Const,
-    Expr,
-    Var,
-    and_,
-    clip,
-    cos,
-    ge,
-    gt,
-    isfinite,
-    maximum,
-    minimum,
-    select,
-    sqrt,
-    square,
-)
+from bpc.clipping import build_clipping
+from bpc.expr import Const, Expr, Var, ge, maximum, select
 from bpc.ir import Builder, Graph, Init, State, Value, retain, verify
+from bpc.learning_rate import build_rates
 from bpc.ops import OPS
-from bpc.optimizer import UpdateBuilder, gradient_name, step_parameter
+from bpc.optimizer import gradient_name
+from bpc.optimizer_rules import Step, declare_master, step_parameter
+from bpc.parameter_groups import assign_settings
 from bpc.spec.model import Spec
 from bpc.types import F64, I64, PRECISIONS, DType, compute_type
-
-CLIP_EPSILON = 1e-6  # added to the norm before dividing, as PyTorch's clip_grad_norm_ does
+from bpc.update_builder import UpdateBuilder
+from bpc.widen import widen_results
 
 REAL_CONTROL = ("scale", "divisor", "base_lr", "warmup", "total", "final", "lr", "norm")
 WHOLE_CONTROL = ("seed", "window", "first_row", "updates", "good", "found_inf")
+
 
 def control_states(spec: Spec) -> tuple[State, ...]:
     """The control block: scalars that a call reads and the next one may find changed."""
@@ -55,14 +44,15 @@ def _zero() -> Init:
     return Init("zeros")
 
 
-def norm_name(parameter: str) -> str:
-    """The state that holds a parameter's unscaled gradient norm."""
-    return f"norm.{parameter}"
-
-
 def parameters_of(graph: Graph) -> tuple[State, ...]:
     """The trained tensors of a graph, in the order in which the spec made them."""
     return tuple(state for state in graph.states if state.kind == "parameter")
+
+
+def gradient_type(spec: Spec, state: State) -> DType:
+    """What a parameter's gradient is kept in: the type of the parameter, or at least f32."""
+    stored = state.value.dtype
+    return compute_type(stored) if spec.train.gradients == "fp32" else stored
 
 
 # -- loss and gradients ---------------------------------------------------------------------------
@@ -80,13 +70,12 @@ def build_micro_step(forward: Graph, spec: Spec, add: bool = False) -> Graph:
         add: add to the gradients, loss and weight that are there, instead of replacing them.
     """
     parameters = parameters_of(forward)
-    storage = PRECISIONS[spec.train.precision]
-    graph = _with_states(forward, spec, parameters, storage)
+    graph = _with_states(forward, spec, parameters)
     loss, weight = forward.output("loss"), forward.output("weight")
     b = Builder.on(OPS, graph, spec.loss.span)
     b.scope, b.phase = "loss", "backward"
     scale, divisor = (b.values[f"control.{name}"] for name in ("scale", "divisor"))
-    real = compute_type(storage).name
+    real = compute_type(PRECISIONS[spec.train.precision]).name
     ratio = Var("scale") / Var("divisor")
     seed = b.add(
         "map",
@@ -101,19 +90,23 @@ def build_micro_step(forward: Graph, spec: Spec, add: bool = False) -> Graph:
     seeded = replace(graph, nodes=(*graph.nodes, b.nodes[-1]), outputs=outputs)
     done = differentiate(seeded, {loss: seed.name}, [state.name for state in parameters])
     joint = replace(done.graph, outputs=graph.outputs[:1])
+    wanted = {
+        made: gradient_type(spec, state)
+        for state in parameters
+        if (made := done.gradients[state.name])
+    }
+    joint = widen_results(joint, wanted)
     return _finish_micro_step(joint, spec, parameters, done.gradients, (loss, weight), add)
 
 
-def _with_states(
-    forward: Graph, spec: Spec, parameters: Sequence[State], storage: DType
-) -> Graph:
+def _with_states(forward: Graph, spec: Spec, parameters: Sequence[State]) -> Graph:
     """The graph with the whole control block and one gradient state per parameter."""
     control = control_states(spec)
     names = {state.name for state in control}
     others = [state for state in forward.states if state.name not in names]
     gradients = [
         State(
-            Value(gradient_name(state.name), state.value.dtype, state.value.shape),
+            Value(gradient_name(state.name), gradient_type(spec, state), state.value.shape),
             "gradient",
             _zero(),
             state.span,
@@ -140,8 +133,8 @@ def _finish_micro_step(
         value = here.values[made] if made else _zeros(here, target)
         if add:
             value = here.add("add", target, value, name=f"sum_{state.name}")
-        elif any(value.name == other for _, other in updates):
-            value = _copy(here, value)
+        elif any(value.name == other for _, other in updates) or value.dtype != target.dtype:
+            value = _copy(here, value, target.dtype)
         updates.append((target.name, value.name))
     for name, made in zip(("loss", "weight"), sums, strict=True):
         state_value, value = b.values[f"control.{name}"], b.values[made]
@@ -158,8 +151,9 @@ def _zeros(b: Builder, like: Value) -> Value:
     return b.add("map", name=f"d_{like.name}", expr=Const(0.0), arguments=(), **attrs)
 
 
-def _copy(b: Builder, value: Value) -> Value:
-    return b.add("map", value, name=value.name, expr=Var("x"), arguments=("x",))
+def _copy(b: Builder, value: Value, dtype: DType) -> Value:
+    named = {"expr": Var("x"), "arguments": ("x",), "dtype": dtype.name}
+    return b.add("map", value, name=value.name, **named)
 
 
 # -- clip, scale, step ----------------------------------------------------------------------------
@@ -167,109 +161,28 @@ def _copy(b: Builder, value: Value) -> Value:
 
 def build_update(forward: Graph, spec: Spec) -> Graph:
     """The graph that turns accumulated gradients into new weights, once per window."""
-    storage = PRECISIONS[spec.train.precision]
     parameters = parameters_of(forward)
-    base = _with_states(forward, spec, parameters, storage)
+    settings = assign_settings(spec, parameters)
+    base = _with_states(forward, spec, parameters)
     kept = [state for state in base.states if state.kind != "buffer"]
     span = spec.train.optimizer.span
     b = Builder(OPS, span, scope="update", phase="update", role="control")
     for state in kept:
         b.declare(state.value)
-    real = compute_type(storage)
+    real = compute_type(*(state.value.dtype for state in parameters))
     make = UpdateBuilder(spec, b, real.name, list(kept))
-    found, factor = _norm_and_clip(make, parameters)
-    rates = _schedule(make, found)
-    if spec.train.precision == "fp16":
-        _scale(make, found)
+    clipped = build_clipping(make, parameters, settings)
+    rates, number = build_rates(make, clipped.found, list(settings.values()))
+    if spec.scales_loss:
+        _scale(make, clipped.found)
+    labels = {rate: f".group{k}" if k else "" for k, rate in enumerate(rates)}
     for state in parameters:
+        own = settings[state.name]
         make.b = replace(b, span=state.span, scope=state.name, role=spec.train.optimizer.kind)
-        step_parameter(make, state, storage, found, factor, rates)
+        master, rate = declare_master(make, state), rates[own.rate]
+        step_parameter(Step(make, state, master, clipped, own, rate, number, labels[own.rate]))
     graph = Graph("update", (), tuple(make.states), tuple(b.nodes), (), tuple(make.updates))
     return verify(retain(graph), OPS)
-
-
-def _norm_and_clip(make: UpdateBuilder, parameters: Sequence[State]) -> tuple[Value, Value]:
-    """(found, factor): 1 where the loss or any gradient is not finite; the gradients' factor.
-
-    The norm is that of the unscaled gradients, summed in f64, so that neither squares of large
-    numbers overflow nor squares of small ones vanish. Clipping: factor min(1, clip / norm).
-    """
-    b = make.b
-    weight, scale, divisor = (make.control(name) for name in ("weight", "scale", "divisor"))
-    unscale = make.scalar(
-        "unscale",
-        select(gt(Var("w"), 0), Var("d") / (Var("w") * Var("s")), 0),
-        d=divisor,
-        w=weight,
-        s=scale,
-    )
-    total: Value | None = None
-    for state in parameters:
-        g = b.values[gradient_name(state.name)]
-        here = replace(b, span=state.span, scope=state.name, role="norm")
-        squares = here.add(
-            "map",
-            g,
-            name=f"square.{state.name}",
-            expr=square(Var("g")),
-            arguments=("g",),
-            dtype="f64",
-        )
-        axes = tuple(range(len(g.shape)))
-        part = here.add("sum", squares, name=f"squares.{state.name}", axes=axes, dtype="f64")
-        norm = here.add(
-            "map",
-            part,
-            unscale,
-            name=f"norm2.{state.name}",
-            expr=sqrt(Var("q")) * Var("u"),
-            arguments=("q", "u"),
-            dtype="f64",
-        )
-        metric = make.declare(norm_name(state.name), unscale, "metric", F64, _zero())
-        make.write(metric.name, norm)
-        total = part if total is None else b.add("add", total, part, name="squares")
-    assert total is not None, "a network without parameters has no update"
-    norm = make.scalar("norm", sqrt(Var("q")) * Var("u"), q=total, u=unscale)
-    make.write("control.norm", norm)
-    sound = and_(isfinite(Var("q")), isfinite(Var("l")))
-    found = make.scalar("found", select(sound, 0, 1), "i64", q=total, l=make.control("loss"))
-    make.write("control.found_inf", found)
-    limit = make.spec.train.clip
-    if limit is None:
-        factor = make.scalar("factor", Var("u"), make.real, u=unscale)
-    else:
-        share = minimum(Const(1.0), Const(float(limit)) / (Var("n") + Const(CLIP_EPSILON)))
-        factor = make.scalar("factor", Var("u") * share, make.real, u=unscale, n=norm)
-    return found, factor
-
-
-def _schedule(make: UpdateBuilder, found: Value) -> dict[str, Value]:
-    """Learning rate of this update, counted from 1, and the next values of the counters."""
-    t = Var("t")
-    updates = make.control("updates")
-    following = make.scalar("update.number", t + 1, "i64", t=updates)
-    names = ("base_lr", "warmup", "total", "final")
-    values = {name: make.control(name) for name in names}
-    warm = minimum(Const(1.0), t / maximum(Var("warmup"), 1))
-    share: Expr = warm
-    if make.spec.train.schedule.kind == "cosine":
-        span = maximum(Var("total") - Var("warmup"), 1)
-        progress = clip((t - 1 - Var("warmup")) / span, 0, 1)
-        wave = Const(0.5) * (1 + cos(Const(pi) * progress))
-        share = warm * (Var("final") + (1 - Var("final")) * wave)
-    used = {name: values[name] for name in names if name in ("base_lr", "warmup")}
-    if make.spec.train.schedule.kind == "cosine":
-        used = values
-    lr = make.scalar("lr", Var("base_lr") * share, "f64", t=following, **used)
-    make.write("control.lr", lr)
-    moved = make.scalar(
-        "updates", select(Var("f"), Var("t"), Var("n")), "i64", f=found, t=updates, n=following
-    )
-    make.write("control.updates", moved)
-    window = make.scalar("window", Var("w") + 1, "i64", w=make.control("window"))
-    make.write("control.window", window)
-    return {"lr": lr, "t": following}
 
 
 def _scale(make: UpdateBuilder, found: Value) -> None:
@@ -282,9 +195,10 @@ def _scale(make: UpdateBuilder, found: Value) -> None:
     count = Var("g") + 1
     full = ge(count, settings.growth_interval)
     grown = select(full, Var("s") * settings.growth, Var("s"))
-    following = select(Var("f"), Var("s") * settings.backoff, grown)
+    reduced: Expr = Var("s") * settings.backoff
+    if make.spec.train.nonfinite == "skip":  # else the run stops there
+        reduced = maximum(reduced, settings.floor)
+    following = select(Var("f"), reduced, grown)
     make.write("control.scale", make.scalar("scale", following, f=found, s=scale, g=good))
     kept = select(Var("f"), 0, select(full, 0, count))
     make.write("control.good", make.scalar("good", kept, "i64", f=found, g=good))
-
-

@@ -21,9 +21,15 @@ from bpc.ops import OPS
 from bpc.ops.layers import layer_schemas, loss_schemas
 from bpc.optimizer import OPTIMIZERS
 from bpc.spec import INITS, SCHEDULES, codes, schema
+from bpc.spec.training import GROUP
 from bpc.types import LayerSchema, Option
 
 SPEC_PAGE = Path(__file__).resolve().parent / "spec.md"
+_BOUNDS = (
+    *(("minimum", ">="), ("exclusiveMinimum", ">")),
+    *(("maximum", "<="), ("exclusiveMaximum", "<")),
+)
+_LARGE = 1e9  # a bound beyond it is what machine numbers hold, which goes without saying
 _TABLE = re.compile(r"(<!-- table: ([a-z ]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
 MEANINGS = {
@@ -44,21 +50,29 @@ MEANINGS = {
     "train.epochs": "passes over the training rows, parts of one too; 1 if `steps` is missing too. "
     "With both, what ends first ends the run",
     "train.steps": "updates of the weights",
-    "train.precision": "type of weights, activations and gradients in memory",
+    "train.precision": "type of weights, activations and gradients in memory; a layer may have its "
+    "own",
+    "train.gradients": "type of the gradients of weights: that of the weights, or at least f32",
     "train.optimizer": "see [Optimizers](#optimizers); without it, `adam`",
     "train.lr": "learning rate; may stand in the optimizer instead. One of the two is needed",
-    "train.clip": "a mapping with `global_norm`",
+    "train.groups": "settings of parameters by their names, see [Groups](#groups-of-parameters)",
+    "train.clip": "a mapping with the keys below; without it, nothing is clipped",
     "train.clip.global_norm": "scale all gradients so that their common norm is at most this",
-    "train.warmup": "a mapping with `steps`",
-    "train.warmup.steps": "updates over which the rate rises linearly",
+    "train.clip.value": "bound of each element of all gradients; alone",
+    "train.clip.groups": "pattern of names: limit of the common norm of these gradients; "
+    "`global_norm` is then that of the rest",
+    "train.warmup": "a mapping with `steps` or `share`",
+    "train.warmup.steps": "updates over which the rate rises linearly; without it, 0",
+    "train.warmup.share": "the same as a share of all updates of the run",
     "train.schedule": "what the rate does after that, see [Schedules](#schedules)",
     "train.accumulate": "batches whose gradients one update uses",
     "train.memory": "budget for the whole arena, a [size](#sizes); without it, everything is kept",
-    "train.loss_scale": "a mapping with the four keys below; used with `fp16` only",
+    "train.loss_scale": "a mapping with the keys below; used with `fp16` only",
     "train.loss_scale.start": "scale of the first step",
     "train.loss_scale.growth_interval": "good updates in a row after which the scale grows",
     "train.loss_scale.backoff": "factor of the scale after a step that is not finite",
     "train.loss_scale.growth": "factor of the scale when it grows",
+    "train.loss_scale.floor": "a scale below it ends the run, with the layer that overflows",
     "train.nonfinite": "when a step makes inf or NaN: end the run, or pass over the step",
     "train.log_every": "steps between two lines of `metrics.jsonl`; without it, 10",
     "train.eval_every": "steps between two evaluations; without it, one at the end of each epoch",
@@ -84,7 +98,9 @@ def make_tables() -> Mapping[str, str]:
         "losses": _kinds(losses.values(), inputs=False),
         "loss options": _options(losses.values()),
         "optimizer options": _options(OPTIMIZERS.values()),
+        "group options": _options([GROUP]),
         "schedules": _kinds(SCHEDULES.values(), inputs=False),
+        "schedule options": _options(SCHEDULES.values()),
         "initialisers": _kinds(INITS.values(), inputs=False),
         "initialiser options": _options(INITS.values()),
         "sources": _options(LayerSchema(name, options) for name, options in SOURCES.items()),
@@ -123,8 +139,8 @@ def _type(found: Mapping[str, Any]) -> str:
     word = words.get(found.get("type", ""), "")
     bounds = [
         f"{sign} {found[key]:g}"
-        for key, sign in (("minimum", ">="), ("exclusiveMinimum", ">"), ("exclusiveMaximum", "<"))
-        if key in found
+        for key, sign in _BOUNDS
+        if key in found and found[key] < _LARGE
     ]
     return f"{word} {', '.join(bounds)}".strip()
 
@@ -178,6 +194,8 @@ def _kind(option: Option) -> str:
         bounds.append(f">= {option.minimum:g}")
     if option.maximum is not None:
         bounds.append(f"<= {option.maximum:g}")
+    if option.below is not None:
+        bounds.append(f"< {option.below:g}")
     return f"{option.kind} {', '.join(bounds)}".strip()
 
 

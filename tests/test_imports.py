@@ -33,6 +33,8 @@ PLACES: dict[str, tuple[tuple[str, ...], set[str]]] = {
     "derivation": (
         (
             *("bpc.lower", "bpc.lossfit", "bpc.autodiff", "bpc.optimizer", "bpc.update"),
+            *("bpc.optimizer_rules", "bpc.update_builder", "bpc.parameter_groups", "bpc.widen"),
+            *("bpc.learning_rate", "bpc.clipping"),
             *("bpc.passes", "bpc.entries", "bpc.gradients"),
         ),
         {*SCALARS, "ir", "kernel", "ops", "spec"},

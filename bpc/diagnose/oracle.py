@@ -156,6 +156,8 @@ def compare(
     if dtype.kind != "float":
         return float(np.any(got != wanted)), 0.0
     got64, limit = got.astype(np.float64), bound(kernel, dtype, oracle.rows)
+    if dtype.bits > 16:
+        limit += sum(_UNIT[kind] for kind in _narrow_sources(name, oracle, kernel))
     same = (got64 == wanted) | (np.isnan(got64) & np.isnan(wanted))
     finite = np.isfinite(wanted)
     scale = oracle.magnitude(name)
@@ -165,6 +167,20 @@ def compare(
         return (0.0 if np.all(same) else float("inf")), limit
     off = np.abs(np.where(same, 0.0, got64 - wanted))
     return float(np.max(off, initial=0.0)) / scale, limit
+
+
+def _narrow_sources(name: str, oracle: Oracle, kernel: Kernel) -> list[str]:
+    """The 16-bit types that the kernel rounds to on the way to a wider result."""
+    found: dict[str, str] = {}
+    pending = [name]
+    while pending:
+        node = oracle.makers.get(pending.pop())
+        if node is None or node.name not in kernel.nodes or node.name in found:
+            continue
+        dtype = node.output.dtype
+        found[node.name] = dtype.name if dtype.kind == "float" and dtype.bits == 16 else ""
+        pending += node.inputs
+    return [kind for kind in found.values() if kind]
 
 
 def _compare_conditions(

@@ -13,6 +13,7 @@ import numpy as np
 from bpc.expr import Call, Const, Expr, Var, absolute, maximum, softplus
 from bpc.ir import Attrs, Builder, Node, Result, Value
 from bpc.ops.base import OPS, Arrays, LayerContext, Op, RunContext, ShapeFault
+from bpc.ops.class_weights import MOST_RUNS, count_runs, weight_of
 from bpc.ops.primitive import Gradients, Values, spread_to_largest
 from bpc.ops.tensor import shifted_exponentials
 from bpc.types import (
@@ -38,6 +39,8 @@ class Loss:
 
 
 LOSSES: dict[str, Loss] = {}
+
+BAD_WEIGHTS = "BPC0223"
 
 
 def _total(b: Builder, value: Value, name: str) -> Value:
@@ -79,11 +82,16 @@ def _reference_cross_entropy(node: Node, operands: Sequence[np.ndarray], run: Ru
     counted = target != node.attr("ignore_index")
     index = np.where(counted, target, 0)[..., None].astype(np.int64)
     smoothing = node.attr("label_smoothing")
-    terms = (1 - smoothing) * (log_sum - np.take_along_axis(shifted, index, -1))
+    given = node.attr("class_weights")
+    of_class = np.ones(logits.shape[-1]) if given is None else np.asarray(given)
+    of_class = of_class.astype(log_sum.dtype)
+    of_row = of_class[index]
+    terms = (1 - smoothing) * of_row * (log_sum - np.take_along_axis(shifted, index, -1))
     if smoothing:
-        terms = terms + smoothing * (log_sum - shifted.mean(axis=-1, keepdims=True))
+        terms = terms + smoothing * (of_class * (log_sum - shifted)).mean(axis=-1, keepdims=True)
     loss = np.where(counted[..., None], terms, 0).sum(dtype=np.float64)
-    return np.asarray(loss), np.asarray(counted.sum(), dtype=np.float64), top, log_sum
+    weight = np.where(counted[..., None], of_row, 0).sum(dtype=np.float64)
+    return np.asarray(loss), np.asarray(weight), top, log_sum
 
 
 def _columns(b: Builder, logits: Value, target: Value, stem: str) -> tuple[Value, Value]:
@@ -96,6 +104,8 @@ def _columns(b: Builder, logits: Value, target: Value, stem: str) -> tuple[Value
 
 def _gradient_cross_entropy(b: Builder, node: Node, results: Sequence[Value | None]) -> Gradients:
     """dx = g (softmax(x) - (1 - e) onehot - e / c) for rows that count, 0 for the others.
+
+    With weights w of classes the parts have the factors (1 - e) w[t] + e mean(w), w[t] and w.
 
     Gradients of the row's maximum and log sum, as second derivatives have them, are added.
     """
@@ -147,10 +157,14 @@ def _gradient_of_terms(b: Builder, node: Node, grad: Value) -> Value:
     logits, target, top, log_sum = _saved(b, node)
     column, rows = _columns(b, logits, target, node.name)
     smoothing, ignored = node.attr("label_smoothing"), node.attr("ignore_index")
-    hit = Call("select", (Call("eq", (u, t)), Const(1.0 - smoothing), Const(0.0)))
+    given = node.attr("class_weights")
+    share = _weigh(node, t, 1.0 - smoothing)
+    hit = Call("select", (Call("eq", (u, t)), share, Const(0.0)))
     inner: Expr = _SOFTMAX - hit
+    if given is not None:
+        inner = _SOFTMAX * (share + Const(smoothing * sum(given) / len(given))) - hit
     if smoothing:
-        inner = inner - Const(smoothing / _classes(logits))
+        inner = inner - _weigh(node, u, smoothing / _classes(logits))
     expr: Expr = g * inner
     if ignored is not None:
         expr = Call("select", (Call("ne", (t, Const(ignored))), expr, Const(0.0)))
@@ -158,6 +172,14 @@ def _gradient_of_terms(b: Builder, node: Node, grad: Value) -> Value:
     names = ("x", "m", "l", "g", "u", "t")
     name, kind = f"d_{logits.name}", logits.dtype.name
     return b.add("map", *operands, name=name, expr=expr, arguments=names, dtype=kind)
+
+
+def _weigh(node: Node, index: Expr, factor: float) -> Expr:
+    """`factor` times the weight of the class `index`, 1 without weights."""
+    weights = node.attr("class_weights")
+    if weights is None:
+        return Const(factor)
+    return weight_of([factor * weight for weight in weights], index)
 
 
 def _classes(logits: Value) -> int:
@@ -179,9 +201,11 @@ def _expand_cross_entropy(b: Builder, node: Node) -> tuple[Value, ...]:
     whole = {"count": len(rows.shape), "kind": "sum", "dtype": "f64"}
     summed = b.add("row_reduce", term, name=f"{stem}.total", **whole)
     flat = b.add("reshape", summed, name=loss.name, shape=())
-    if ignored is None:
+    if ignored is None and node.attr("class_weights") is None:
         return flat, _count(b, target.shape, weight.name), top, log_sum
-    ones = Call("select", (Call("ne", (t, Const(ignored))), Const(1.0), Const(0.0)))
+    ones = _weigh(node, t, 1.0)
+    if ignored is not None:
+        ones = Call("select", (Call("ne", (t, Const(ignored))), ones, Const(0.0)))
     weights = b.add("map", rows, name=f"{stem}.weights", expr=ones, arguments=("t",), dtype=real)
     summed = b.add("row_reduce", weights, name=f"{stem}.counted", **whole)
     return flat, b.add("reshape", summed, name=weight.name, shape=()), top, log_sum
@@ -194,7 +218,10 @@ def _expand_terms(
     targets: tuple[Value, Value],
     real: str,
 ) -> Value:
-    """The loss of each row: log sum - (x[t] - m), mixed with that of the uniform distribution."""
+    """The loss of each row: log sum - (x[t] - m), mixed with that of the uniform distribution.
+
+    Weights of classes multiply each part of it.
+    """
     logits, top, log_sum = scores
     stem, smoothing, ignored = node.name, node.attr("label_smoothing"), node.attr("ignore_index")
     sums = {"count": 1, "kind": "sum", "dtype": real}
@@ -205,15 +232,27 @@ def _expand_terms(
     )
     picked = b.add("row_reduce", chosen, name=f"{stem}.picked", **sums)
     read, arguments = [log_sum, picked, targets[1]], ["l", "x", "t"]
+    given = node.attr("class_weights")
     term: Expr = l_ - x
     if smoothing:
+        scaled = x - m if given is None else _weigh(node, u, 1.0) * (x - m)
+        read_too = [logits, top] if given is None else [logits, top, targets[0]]
         shifted = b.add(
-            "map", logits, top, name=f"{stem}.shifted", expr=x - m, arguments=("x", "m"), dtype=real
+            "map",
+            *read_too,
+            name=f"{stem}.shifted",
+            expr=scaled,
+            arguments=("x", "m", "u")[: len(read_too)],
+            dtype=real,
         )
         read.append(b.add("row_reduce", shifted, name=f"{stem}.scores", **sums))
         arguments.append("s")
-        uniform = l_ - s / Const(float(_classes(logits)))
-        term = Const(1.0 - smoothing) * term + Const(smoothing) * uniform
+        classes = float(_classes(logits))
+        whole: Expr = l_ if given is None else Const(sum(given) / classes) * l_
+        uniform = whole - s / Const(classes)
+        term = _weigh(node, t, 1.0 - smoothing) * term + Const(smoothing) * uniform
+    elif given is not None:
+        term = _weigh(node, t, 1.0) * term
     if ignored is not None:
         term = Call("select", (Call("ne", (t, Const(ignored))), term, Const(0.0)))
     return b.add(
@@ -247,8 +286,34 @@ def _build_cross_entropy(
         "loss",
         label_smoothing=float(context.option("label_smoothing")),
         ignore_index=context.option("ignore_index"),
+        **_read_weights(context, prediction),
     )
     return results[0], results[1]
+
+
+def _read_weights(context: LayerContext, prediction: Value) -> dict[str, tuple[float, ...]]:
+    """The weights of classes as an attribute, if the spec gives any."""
+    given = context.option("class_weights")
+    if given is None:
+        return {}
+    flat = given if isinstance(given, tuple) else ()
+    weights = tuple(float(item) for item in flat if isinstance(item, int | float))
+    scores = prediction.shape[-1] if prediction.shape else 0
+    if len(weights) != scores or len(flat) != len(weights):
+        found = f"found {len(flat)}" if len(flat) == len(weights) else "found nested lists"
+        raise context.fault(
+            BAD_WEIGHTS,
+            f"class_weights needs a list of {scores} numbers, one a class, {found}",
+            "class_weights",
+        )
+    if min(weights) < 0 or not max(weights):
+        message = "class_weights are at least 0 and not all 0"
+        raise context.fault(BAD_WEIGHTS, message, "class_weights")
+    if count_runs(weights) > MOST_RUNS:
+        message = f"class_weights tells {count_runs(weights)} runs of equal weights apart"
+        help = f"at most {MOST_RUNS} are possible; round them to fewer values"
+        raise context.fault(BAD_WEIGHTS, message, "class_weights", help)
+    return {"class_weights": weights}
 
 
 LOSSES["cross_entropy"] = Loss(
@@ -264,6 +329,7 @@ LOSSES["cross_entropy"] = Loss(
                 help="share of the target spread evenly over all classes",
             ),
             Option("ignore_index", "int", None, help="rows with this target do not count"),
+            Option("class_weights", "numbers", None, help="how much the rows of each class count"),
         ),
         shorthand="label_smoothing",
         help="softmax and cross-entropy of scores against class numbers",

@@ -22,6 +22,7 @@ from bpc.report.cuda_manifest import describe_cuda, describe_cuda_launches
 from bpc.report.dump import dump_stages
 from bpc.report.files import to_json, write_text
 from bpc.report.manifest import count_step, describe_kernels, describe_launches, describe_table
+from bpc.report.parameters import describe_parameters
 from bpc.report.readme import write_readme
 from bpc.report.timeline import Span, list_tensors
 from bpc.resources import template_root
@@ -85,6 +86,7 @@ def write_artifacts(
         "arena_bytes": program.arena_bytes,
         "profile": PORTABLE.to_json(),
         "target": target,
+        "parameters": describe_parameters(spec, entries),
     }
 
 

@@ -60,6 +60,8 @@ def _resolved(spec: Spec) -> Iterator[tuple[str, str]]:
     yield from _shown("data.", data.options)
     for layer in spec.layers:
         yield from _shown(f"model.{layer.full_name}.", layer.options)
+        if layer.precision:
+            yield f"model.{layer.full_name}.precision", layer.precision
     yield from _shown("loss.", spec.loss.options)
     yield from _shown(
         "train.",
@@ -67,12 +69,18 @@ def _resolved(spec: Spec) -> Iterator[tuple[str, str]]:
             "epochs": train.epochs,
             "steps": train.steps,
             "precision": train.precision,
+            "gradients": train.gradients,
             "optimizer": train.optimizer.kind,
             **{f"optimizer.{key}": value for key, value in train.optimizer.options.items()},
             "lr": train.lr,
             "clip.global_norm": train.clip,
+            "clip.value": train.clip_value,
+            "clip.groups": {item.pattern.text: item.norm for item in train.clip_groups},
+            "groups": [" ".join(p.text for p in group.patterns) for group in train.groups],
             "warmup.steps": train.warmup_steps,
+            "warmup.share": train.warmup_share,
             "schedule": train.schedule.kind,
+            **{f"schedule.{key}": value for key, value in train.schedule.options.items()},
             "accumulate": train.accumulate,
             "memory": train.memory_bytes,
             "nonfinite": train.nonfinite,

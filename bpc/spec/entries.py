@@ -10,10 +10,11 @@ from bpc.spec import codes
 from bpc.spec.found import describe
 from bpc.spec.options import check_dotted
 from bpc.spec.words import check_name, join, show, suggest
-from bpc.spec.yamlnodes import Entry, Items, Node, Scalar, Table, make_table
+from bpc.spec.yamlnodes import Entry, Items, Node, Scalar, Table, is_null, make_table
+from bpc.types import PRECISIONS
 
 COMPOSITES = ("repeat", "residual", "layers")
-_BESIDE = ("name", "from")
+_BESIDE = ("name", "from", "precision")
 _MOST_SOURCES = 64
 
 
@@ -36,6 +37,7 @@ class LayerEntry:
     name_span: Span
     sources: tuple[Source, ...] | None
     layers: Node | None
+    precision: str | None = None
 
 
 def read_entry(node: Node, kinds: Container[str], keep: Container[tuple[str, str]]) -> LayerEntry:
@@ -44,7 +46,8 @@ def read_entry(node: Node, kinds: Container[str], keep: Container[tuple[str, str
     Args:
         node: `relu`, `{linear: 256}`, `{name: fc, linear: {out: 256}}` or a composite.
         kinds: the layers, blocks and functions that exist, and the composites.
-        keep: pairs of kind and option, where `name` or `from` is an option of the layer's own.
+        keep: pairs of kind and option, where `name`, `from` or `precision` is an option of the
+            layer's own.
 
     Raises:
         SpecError: not a layer, an unknown kind or key, or a name that is not usable.
@@ -61,6 +64,7 @@ def read_entry(node: Node, kinds: Container[str], keep: Container[tuple[str, str
     body, inside = _split_body(main, keep)
     name = _pick(node.find("name"), inside.find("name"))
     sources = _pick(node.find("from"), inside.find("from"))
+    precision = _pick(node.find("precision"), inside.find("precision"))
     return LayerEntry(
         main.key,
         main.key_span,
@@ -69,6 +73,7 @@ def read_entry(node: Node, kinds: Container[str], keep: Container[tuple[str, str
         name.value.span if name else main.key_span,
         read_sources(sources.value) if sources else None,
         node.get("layers") if main.key == "repeat" else None,
+        _read_precision(precision.value) if precision else None,
     )
 
 
@@ -123,6 +128,18 @@ def _read_name(entry: Entry) -> str:
     node = entry.value
     text = node.value if isinstance(node, Scalar) else None
     return check_name(text if text is not None else "", node.span, "the name of a layer")
+
+
+def _read_precision(node: Node) -> str | None:
+    """The type that a layer computes in and stores; None where the run's is meant."""
+    if is_null(node):
+        return None
+    text = node.value if isinstance(node, Scalar) else None
+    if isinstance(text, str) and text in PRECISIONS:
+        return text
+    message = f"precision must be {join(PRECISIONS)}, found {describe(node)}"
+    help = suggest(text, PRECISIONS, listed=0) if isinstance(text, str) else None
+    raise SpecError.at(codes.NOT_A_CHOICE, message, node.span, help=help)
 
 
 def read_sources(node: Node) -> tuple[Source, ...]:

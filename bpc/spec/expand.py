@@ -8,7 +8,7 @@ of a scope stands for its last value.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bpc.errors import BpcError, Note, Span, SpecError
 from bpc.spec import codes
@@ -44,23 +44,27 @@ class Vocabulary:
         return (*self.layers, *self.blocks, *self.functions, *COMPOSITES)
 
     def own_options(self) -> frozenset[tuple[str, str]]:
-        """Kinds with an option that is itself called `name` or `from`."""
+        """Kinds with an option that is itself called `name`, `from` or `precision`."""
         return frozenset(
             (schema.name, option.name)
             for schema in self.layers.values()
             for option in schema.options
-            if option.name in ("name", "from")
+            if option.name in ("name", "from", "precision")
         )
 
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """Where an entry stands: its scope, values of block arguments, the blocks around it."""
+    """Where an entry stands: its scope, values of block arguments, the blocks around it.
+
+    `precision` is what the scope's own entry, or one around it, says of all layers inside.
+    """
 
     scope: str = ""
     values: Mapping[str, int] = field(default_factory=dict)
     blocks: tuple[str, ...] = ()
     depth: int = 0
+    precision: str | None = None
 
 
 def expand_model(
@@ -154,6 +158,7 @@ class _Expansion:
             found.spans,
             entry.kind_span,
             entry.name is not None,
+            entry.precision or frame.precision,
         )
         if self._count_faults() == before:
             self.layers.append(layer)
@@ -243,7 +248,7 @@ class _Expansion:
             raise SpecError.at(codes.INPUT_COUNT, message, entry.kind_span, notes)
 
         def fill(inner: _Frame) -> str:
-            inner = _Frame(inner.scope, values, (*inner.blocks, block.name), inner.depth)
+            inner = replace(inner, values=values, blocks=(*inner.blocks, block.name))
             for name, value in zip(wanted, inputs, strict=True):
                 self.names.declare(join_scope(inner.scope, name), value, block.span)
             return self._expand_list(block.layers, inner, inputs[0])
@@ -288,7 +293,7 @@ class _Expansion:
             value = previous
             for number in range(_as_int(count)):
                 full = join_scope(inner.scope, str(number))
-                round_frame = _Frame(full, inner.values, inner.blocks, inner.depth)
+                round_frame = replace(inner, scope=full)
                 self.names.reserve(full, entry.kind_span)
                 value = self._expand_list(layers, round_frame, value)
                 self.names.values[full] = value
@@ -304,7 +309,10 @@ class _Expansion:
         options = {option.name: option.default for option in schema.options} if schema else {}
         name = self.names.make(frame.scope, _SUM)
         inputs = (previous, last)
-        layer = LayerSpec(_SUM, name, frame.scope, inputs, options, {}, entry.kind_span, False)
+        layer = LayerSpec(
+            *(_SUM, name, frame.scope, inputs, options, {}, entry.kind_span, False),
+            precision=frame.precision,
+        )
         self.names.reserve(layer.full_name, entry.kind_span)
         self.layers.append(layer)
         return self._finish(layer.full_name)
@@ -315,7 +323,8 @@ class _Expansion:
             raise SpecError.at(codes.LIMIT, message, entry.kind_span)
         name = self._take_name(entry, frame, entry.kind)
         full = join_scope(frame.scope, name)
-        last = fill(_Frame(full, frame.values, frame.blocks, frame.depth + 1))
+        precision = entry.precision or frame.precision
+        last = fill(_Frame(full, frame.values, frame.blocks, frame.depth + 1, precision))
         self.names.values.setdefault(full, last)
         return last
 

@@ -8,7 +8,7 @@ from typing import Any
 from bpc.data.describe import SOURCES
 from bpc.spec.inits import INITS
 from bpc.spec.schema import SCHEDULES, Data, Head, Train
-from bpc.types import LayerSchema, Option
+from bpc.types import PRECISIONS, LayerSchema, Option
 
 Json = dict[str, Any]
 
@@ -19,7 +19,8 @@ _NUMBERS: Json = {"type": ["number", "array"], "items": {"$ref": "#/definitions/
 _NOTHING: Json = {"type": "null"}
 _LAYERS: Json = {"type": "array", "items": {"$ref": "#/definitions/layer"}, "minItems": 1}
 _SOURCES: Json = {"anyOf": [_DOTTED, {"type": "array", "items": _DOTTED, "minItems": 1}]}
-_BESIDE: Json = {"name": _NAME, "from": _SOURCES}
+_PRECISION: Json = {"enum": [*PRECISIONS, None], "description": "instead of train.precision"}
+_BESIDE: Json = {"name": _NAME, "from": _SOURCES, "precision": _PRECISION}
 
 
 def json_schema(
@@ -157,6 +158,7 @@ def describe_option(option: Option) -> Json:
 def _describe_kind(option: Option) -> Json:
     low = {} if option.minimum is None else {"minimum": option.minimum}
     high = {} if option.maximum is None else {"maximum": option.maximum}
+    high |= {} if option.below is None else {"exclusiveMaximum": option.below}
     integer: Json = {"anyOf": [{"type": "integer", **low, **high}, _EXPRESSION]}
     number: Json = {"anyOf": [{"type": "number", **low, **high}, _EXPRESSION]}
     shape: Json = {"type": "array", "items": integer}

@@ -236,7 +236,7 @@ class _Reader:
     def _read_declarations(self) -> tuple[dict[str, FunctionSpec], dict[str, Block]]:
         taken = {
             **dict.fromkeys(self.layers, "a layer"),
-            **dict.fromkeys((*COMPOSITES, "name", "from"), "a word of the language"),
+            **dict.fromkeys((*COMPOSITES, "name", "from", "precision"), "a word of the language"),
         }
         functions = read_functions(self.root.get("functions"), taken, self.errors)
         taken |= dict.fromkeys(functions, "a function")

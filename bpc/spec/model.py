@@ -75,7 +75,8 @@ class LayerSpec:
 
     `name` is local to `scope` (`query` in `blocks.3.attention`). `inputs` are full names of
     layers, names of data inputs, or names of declared parameters. `spans` holds the options that
-    were written; the others have their default. `named`: the user chose the name.
+    were written; the others have their default. `named`: the user chose the name. `precision`
+    is that of this layer alone, None where it is the run's.
     """
 
     op: str
@@ -86,6 +87,7 @@ class LayerSpec:
     spans: Mapping[str, Span]
     span: Span
     named: bool
+    precision: str | None = None
 
     @property
     def full_name(self) -> str:
@@ -122,6 +124,37 @@ class ScheduleSpec:
     kind: str
     final: float
     span: Span
+    options: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """What names of parameters may be like: `fc*.weight`, `?`, `[ab]`."""
+
+    text: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSpec:
+    """Settings of the parameters that fit any of some patterns; None: as the others have it.
+
+    `lr` is a rate of its own, `lr_factor` a share of the run's; one of them at most is given.
+    """
+
+    patterns: tuple[Pattern, ...]
+    lr: float | None
+    lr_factor: float | None
+    weight_decay: float | None
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class ClipGroup:
+    """A limit for the common norm of the gradients of some parameters."""
+
+    pattern: Pattern
+    norm: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +165,17 @@ class LossScaleSpec:
     growth_interval: int = 2000
     backoff: float = 0.5
     growth: float = 2.0
+    floor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class TrainSpec:
-    """How training runs. With both `epochs` and `steps`, whichever ends first ends the run."""
+    """How training runs. With both `epochs` and `steps`, whichever ends first ends the run.
+
+    `clip` bounds the norm of the gradients that belong to no group of `clip_groups`, `clip_value`
+    each element of all. `warmup_share` of the run stands in for `warmup_steps`. `gradients` is
+    `storage`, the type of the weights, or `fp32`, which is at least that.
+    """
 
     epochs: float | None
     steps: int | None
@@ -154,6 +193,11 @@ class TrainSpec:
     eval_every: int | None
     spans: Mapping[str, Span]
     span: Span
+    warmup_share: float | None = None
+    groups: tuple[GroupSpec, ...] = ()
+    clip_groups: tuple[ClipGroup, ...] = ()
+    clip_value: float | None = None
+    gradients: str = "storage"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,3 +221,8 @@ class Spec:
     span: Span
     files: tuple[SourceFile, ...] = ()
     tree: Table | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def scales_loss(self) -> bool:
+        """Whether gradients are scaled so that 16 bits hold the small ones."""
+        return "fp16" in (self.train.precision, *(layer.precision for layer in self.layers))

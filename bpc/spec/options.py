@@ -167,6 +167,9 @@ def _check_bounds(option: Option, value: object, node: Node, what: str) -> None:
         if high is not None and number > high:
             message = f"{what} must be at most {high:g}, found {number:g}"
             raise SpecError.at(codes.OUT_OF_RANGE, message, place.span)
+        if option.below is not None and number >= option.below:
+            message = f"{what} must be less than {option.below:g}, found {number:g}"
+            raise SpecError.at(codes.OUT_OF_RANGE, message, place.span)
 
 
 _NEEDED = {

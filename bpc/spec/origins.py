@@ -40,10 +40,13 @@ def _add_train(origins: dict[str, Origin], spec: Spec, node: Node | None) -> Non
     train = spec.train
     written = _leaves(node, "train")
     defaults = (
-        *(f"train.{key}" for key in ("epochs", "steps", "precision", "accumulate", "memory")),
-        *(f"train.{key}" for key in ("nonfinite", "log_every", "eval_every", "schedule")),
-        *("train.clip.global_norm", "train.warmup.steps", "train.optimizer"),
+        *(f"train.{key}" for key in ("epochs", "steps", "precision", "gradients")),
+        *(f"train.{key}" for key in ("accumulate", "memory", "nonfinite")),
+        *(f"train.{key}" for key in ("log_every", "eval_every", "schedule", "optimizer")),
+        *("train.clip.global_norm", "train.clip.value"),
+        *("train.warmup.steps", "train.warmup.share"),
         *(f"train.loss_scale.{key}" for key in ("start", "growth_interval", "backoff", "growth")),
+        "train.loss_scale.floor",
     )
     for key in defaults:
         origins[key] = written.get(key, "default")

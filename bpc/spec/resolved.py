@@ -12,7 +12,7 @@ from dataclasses import asdict
 
 from bpc.errors import Span
 from bpc.spec.merge import from_python
-from bpc.spec.model import Spec, TrainSpec
+from bpc.spec.model import GroupSpec, Spec, TrainSpec
 from bpc.spec.scalars import NumberFault, resolve
 from bpc.spec.yamlnodes import Entry, Items, Node, Scalar, Table, make_table
 
@@ -61,15 +61,17 @@ def _put(table: Table, values: Mapping[str, object]) -> Table:
 
 def _train_values(train: TrainSpec) -> dict[str, object]:
     """The section `train` that reads as these values; one without a value is left out."""
-    schedule = {"final": train.schedule.final} if train.schedule.kind != "constant" else None
+    schedule = {key: _listed(value) for key, value in train.schedule.options.items()} or None
     values: dict[str, object] = {
         "epochs": train.epochs,
         "steps": train.steps,
         "precision": train.precision,
+        "gradients": train.gradients,
         "optimizer": {train.optimizer.kind: dict(train.optimizer.options)},
         "lr": train.lr,
-        "clip": None if train.clip is None else {"global_norm": train.clip},
-        "warmup": {"steps": train.warmup_steps},
+        "groups": [_group_values(group) for group in train.groups] or None,
+        "clip": _clip_values(train) or None,
+        "warmup": _warmup_values(train),
         "schedule": {train.schedule.kind: schedule},
         "accumulate": train.accumulate,
         "memory": train.memory_bytes,
@@ -79,6 +81,31 @@ def _train_values(train: TrainSpec) -> dict[str, object]:
         "eval_every": train.eval_every,
     }
     return {key: value for key, value in values.items() if value is not None}
+
+
+def _listed(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _without_gaps(values: Mapping[str, object]) -> dict[str, object]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _group_values(group: GroupSpec) -> dict[str, object]:
+    names = ("lr", "lr_factor", "weight_decay")
+    match = [pattern.text for pattern in group.patterns]
+    return {"match": match, **_without_gaps({name: getattr(group, name) for name in names})}
+
+
+def _clip_values(train: TrainSpec) -> dict[str, object]:
+    groups = {item.pattern.text: item.norm for item in train.clip_groups} or None
+    return _without_gaps({"global_norm": train.clip, "value": train.clip_value, "groups": groups})
+
+
+def _warmup_values(train: TrainSpec) -> dict[str, object]:
+    if train.warmup_share is not None:
+        return {"share": train.warmup_share}
+    return {"steps": train.warmup_steps}
 
 
 def _block(node: Node) -> list[str]:

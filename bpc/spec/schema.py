@@ -17,6 +17,27 @@ from bpc.spec.words import join, show, suggest
 from bpc.spec.yamlnodes import Entry, Items, Node, Scalar, Table
 from bpc.types import LayerSchema, Option
 
+_NUMBER = {"type": "number", "minimum": 0}
+_GROUP = {
+    "type": "object",
+    "properties": {"lr": _NUMBER, "lr_factor": _NUMBER, "weight_decay": _NUMBER},
+}
+_MATCHED = {"type": "object", "required": ["match"]}
+GROUPS = {
+    "description": "pattern of parameter names: settings of its own; or a list with match: in each",
+    "anyOf": [
+        {"type": "object", "additionalProperties": _GROUP},
+        {"type": "array", "items": _MATCHED},
+        {"type": "null"},
+    ],
+}
+CLIP_GROUPS = {
+    "description": "pattern of parameter names: limit of the norm of these gradients together",
+    "anyOf": [
+        {"type": "object", "additionalProperties": {"type": "number", "exclusiveMinimum": 0}},
+        {"type": "null"},
+    ],
+}
 _STRICT = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
 _LARGEST = 2**63 - 1
 
@@ -47,15 +68,18 @@ class _Section(BaseModel):
 
 
 class Clip(_Section):
-    """Gradient clipping."""
+    """Gradient clipping; `groups` has a reader of its own."""
 
     global_norm: _Positive | None = None
+    value: _Positive | None = None
+    groups: Annotated[Any, WithJsonSchema(CLIP_GROUPS)] = None
 
 
 class Warmup(_Section):
     """Updates over which the rate rises linearly to lr."""
 
-    steps: Annotated[int, Field(ge=0, le=_LARGEST)] = 0
+    steps: Annotated[int, Field(ge=0, le=_LARGEST)] | None = None
+    share: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
 class LossScale(_Section):
@@ -65,6 +89,7 @@ class LossScale(_Section):
     growth_interval: _Count = 2000
     backoff: Annotated[float, Field(gt=0, lt=1)] = 0.5
     growth: Annotated[float, Field(gt=1, le=65536)] = 2.0
+    floor: _Positive = 1.0
 
 
 class Train(_Section):
@@ -73,8 +98,10 @@ class Train(_Section):
     epochs: _Positive | None = None
     steps: _Count | None = None
     precision: Literal["fp64", "fp32", "bf16", "fp16"] = "fp32"
+    gradients: Literal["storage", "fp32"] = "storage"
     optimizer: Any = None
     lr: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    groups: Annotated[Any, WithJsonSchema(GROUPS)] = None
     clip: Clip | None = None
     warmup: Warmup = Warmup()
     schedule: Any = None
@@ -119,6 +146,25 @@ SCHEDULES: Mapping[str, LayerSchema] = {
         (Option("final", "float", 0.0, minimum=0.0, maximum=1.0, help="share of lr at the end"),),
         shorthand="final",
         help="the rate falls along half a cosine",
+    ),
+    "linear": LayerSchema(
+        "linear",
+        (Option("final", "float", 0.0, minimum=0.0, maximum=1.0, help="share of lr at the end"),),
+        shorthand="final",
+        help="the rate falls along a line",
+    ),
+    "step": LayerSchema(
+        "step",
+        (
+            Option("every", "int", None, minimum=1, help="updates between two falls"),
+            Option("milestones", "ints", None, minimum=1, help="updates after which it falls"),
+            Option("factor", "float", 0.1, minimum=0.0, help="of the rate, at each fall"),
+        ),
+        shorthand="every",
+        help="the rate falls by a factor every so many updates, or at milestones",
+    ),
+    "inverse_sqrt": LayerSchema(
+        "inverse_sqrt", help="the rate falls with the root of the updates, from the end of warmup"
     ),
 }
 

@@ -22,6 +22,7 @@ from bpc.spec.model import (
 )
 from bpc.spec.names import Names
 from bpc.spec.options import Options, Scope, convert, read_options, refuse_key
+from bpc.spec.training import check_training, read_training
 from bpc.spec.words import check_name, show, suggest
 from bpc.spec.yamlnodes import Entry, Node, Scalar, Table, is_null, make_table
 from bpc.types import LayerSchema, Option
@@ -238,8 +239,9 @@ def read_train(
     if node is not None and not models.check_kind(node, Table, "train", span, scope.errors):
         return None
     table = node if isinstance(node, Table) else make_table((), span)
-    skip = ("optimizer", "schedule")
+    skip = ("optimizer", "schedule", "groups")
     section = models.validate(models.Train, table, skip, "train", scope.errors)
+    more = read_training(scope, table)
     optimizer, inner_lr = _read_optimizer(scope, table, optimizers, span)
     schedule = _read_schedule(scope, table, span)
     if section is None or optimizer is None or schedule is None:
@@ -250,7 +252,8 @@ def read_train(
         return None
     if lr[1] is not None:
         spans["lr"] = lr[1]
-    return _make_train(section, optimizer, schedule, lr[0], spans, span)
+    made = _make_train(section, optimizer, schedule, lr[0], spans, span)
+    return check_training(scope, replace(made, **more), table)
 
 
 def _make_train(
@@ -269,7 +272,7 @@ def _make_train(
         optimizer=optimizer,
         lr=lr,
         clip=section.clip.global_norm if section.clip else None,
-        warmup_steps=section.warmup.steps,
+        warmup_steps=section.warmup.steps or 0,
         schedule=schedule,
         accumulate=section.accumulate,
         memory_bytes=section.memory,
@@ -279,6 +282,9 @@ def _make_train(
         eval_every=section.eval_every,
         spans=spans,
         span=span,
+        warmup_share=section.warmup.share,
+        clip_value=section.clip.value if section.clip else None,
+        gradients=section.gradients,
     )
 
 
@@ -325,7 +331,8 @@ def _read_schedule(scope: Scope, table: Table, span: Span) -> ScheduleSpec | Non
         return None
     found = read_options(scope, choice.schema, choice.body, choice.span)
     final = found.values.get("final", 0.0)
-    return ScheduleSpec(choice.schema.name, final if isinstance(final, float) else 0.0, choice.span)
+    kept = final if isinstance(final, float) else 0.0
+    return ScheduleSpec(choice.schema.name, kept, choice.span, found.values)
 
 
 def _settle_lr(

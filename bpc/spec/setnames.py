@@ -12,7 +12,7 @@ from bpc.spec.entries import COMPOSITES
 from bpc.spec.yamlnodes import Entry, Items, Node, Scalar, Table
 from bpc.types import LayerSchema
 
-_BESIDE = ("name", "from")
+_BESIDE = ("name", "from", "precision")
 
 
 def find_kind(item: Node) -> str | None:

@@ -17,12 +17,15 @@ SIGNED = 1 << 64
 def initial_control(spec: Spec, updates: int) -> dict[str, float | int]:
     """Values of `control.*` at the start of a run of `updates` updates."""
     train = spec.train
-    scale = train.loss_scale.start if train.precision == "fp16" else 1.0
+    scale = train.loss_scale.start if spec.scales_loss else 1.0
+    warmup = train.warmup_steps
+    if train.warmup_share is not None:
+        warmup = round(train.warmup_share * updates)
     return {
         "control.scale": scale,
         "control.divisor": 1.0,
         "control.base_lr": train.lr,
-        "control.warmup": float(train.warmup_steps),
+        "control.warmup": float(warmup),
         "control.total": float(updates),
         "control.final": train.schedule.final,
         "control.lr": 0.0,

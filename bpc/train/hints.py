@@ -10,6 +10,7 @@ from bpc.errors import Note
 from bpc.expr import Const
 from bpc.ir import State
 from bpc.optimizer import gradient_name
+from bpc.parameter_groups import assign_settings
 from bpc.spec.model import Spec
 from bpc.types import count_of
 
@@ -17,8 +18,12 @@ _MOST_NAMED = 3
 
 
 def find_hints(spec: Spec, description: Description, entries: Entries) -> tuple[Note, ...]:
-    """Weights that never move, and planned rows that are never used."""
-    return (*_find_untrained(entries), *_find_idle_rows(spec, description))
+    """Weights that never move, planned rows that are never used, what decay leaves alone."""
+    return (
+        *_find_untrained(entries),
+        *_find_idle_rows(spec, description),
+        *_find_undecayed(spec, entries),
+    )
 
 
 def _find_untrained(entries: Entries) -> Iterator[Note]:
@@ -46,6 +51,18 @@ def _list_still(entries: Entries, states: tuple[State, ...]) -> list[State]:
         if node is not None and node.op == "map" and node.attr("expr") == Const(0.0):
             found.append(state)
     return found
+
+
+def _find_undecayed(spec: Spec, entries: Entries) -> Iterator[Note]:
+    """Biases and norms, where the optimizer decays the other weights."""
+    settings = assign_settings(spec, entries.states_of("parameter")).values()
+    exempt = [item.name for item in settings if item.exempt]
+    if not exempt or not any(item.weight_decay for item in settings):
+        return
+    names = ", ".join(exempt[:_MOST_NAMED])
+    more = f" and {len(exempt) - _MOST_NAMED} more" if len(exempt) > _MOST_NAMED else ""
+    text = f"weight decay leaves biases and norms alone: {names}{more}"
+    yield Note(text, spec.train.optimizer.span)
 
 
 def _find_idle_rows(spec: Spec, description: Description) -> Iterator[Note]:

@@ -10,6 +10,7 @@ from math import isfinite
 from statistics import median
 from typing import Any
 
+from bpc.clipping import norm_name
 from bpc.data.batches import Batches
 from bpc.data.read import Dataset
 from bpc.entries import PREDICT, Entries
@@ -20,16 +21,15 @@ from bpc.train.evaluate import Evaluation, evaluate
 from bpc.train.interrupt import StopRequest
 from bpc.train.metrics import MetricsFile
 from bpc.train.nonfinite import Fault, find_fault, find_unexplained, make_error
+from bpc.train.overflow import find_overflow, layer_of, list_backoffs, make_floor_error
 from bpc.train.progress import Progress
 from bpc.train.run_folder import RunFolder, make_run_folder
 from bpc.train.stepper import Stepper
 from bpc.train.units import UnitCounter, ZeroUnits
 from bpc.train.windows import Window, Windows, plan_windows
 from bpc.types import count_of
-from bpc.update import norm_name
 
 LOG_EVERY = 10
-LEAST_SCALE = 1.0  # below it, fp16 gradients overflow whatever the scale
 INTERRUPTED = "BPC0003"  # the command line prints this code's message as one line
 MANY_ZERO_UNITS = 0.05
 _TIMES_KEPT = 100_000
@@ -142,29 +142,32 @@ class _Run:
         """
         train, tally = self.job.spec.train, self.tally
         tally.skipped += not moved
-        scaled = train.precision == "fp16"
-        hopeless = not scaled or self.device.read_scalar("control.scale") < LEAST_SCALE
+        scaled, scale = self.job.spec.scales_loss, self.device.read_scalar("control.scale")
+        hopeless = not scaled or scale < train.loss_scale.floor
         if train.nonfinite == "stop" and hopeless:
             raise self._stop_at(window, self._find(window), moved)
-        if tally.traced >= _MOST_OVERFLOWS_TRACED:
-            return
-        tally.traced += 1
-        fault = self._find(window)
         event = "infinite loss" if moved else "skipped"
-        row = {"step": window.number, "event": event, "epoch": window.epoch}
-        row |= {"node": fault.node, "layer": fault.layer, "place": str(fault.span)}
-        self.metrics.write({**row, "scale": self.device.read_scalar("control.scale")})
-        text = f"step {window.number}, {event}: {fault.describe()} ({fault.span})"
-        self.job.progress.on_note(text)
+        row: dict[str, Any] = {"step": window.number, "event": event, "epoch": window.epoch}
+        first = find_overflow(self.job.entries, self.device)
+        if first is not None:
+            row |= {"parameter": first.name, "layer": layer_of(first), "place": str(first.span)}
+        if tally.traced < _MOST_OVERFLOWS_TRACED:
+            tally.traced += 1
+            fault = self._find(window)
+            row |= {"node": fault.node, "layer": fault.layer, "place": str(fault.span)}
+            text = f"step {window.number}, {event}: {fault.describe()} ({fault.span})"
+            self.job.progress.on_note(text)
+        self.metrics.write({**row, "scale": scale})
 
     def _find(self, window: Window) -> Fault:
         job, part = self.job, self.job.data.train
-        train = job.spec.train
-        backoff = train.loss_scale.backoff if train.precision == "fp16" else 1.0
         batches = [{name: values[rows] for name, values in part.items()} for rows in window.batches]
         span: Span = job.spec.data.span
-        fault = find_fault(job.entries, self.device, batches, span, backoff)
-        return fault or find_unexplained(job.entries, self.device, job.spec.loss.span)
+        for backoff in list_backoffs(job.spec, self.device.read_scalar("control.scale")):
+            fault = find_fault(job.entries, self.device, batches, span, backoff)
+            if fault is not None:
+                return fault
+        return find_unexplained(job.entries, self.device, job.spec.loss.span)
 
     def _stop_at(self, window: Window, fault: Fault, moved: bool) -> Exception:
         """The error of a step that is not finite, after saving the weights."""
@@ -172,6 +175,10 @@ class _Run:
         when = "after" if moved else "before"
         kept = f"the weights {when} this step are in {self.folder.path}"
         error = make_error(fault, window.number, rows, kept)
+        scale = self.device.read_scalar("control.scale")
+        if self.job.spec.scales_loss and not moved:
+            first = find_overflow(self.job.entries, self.device)
+            error = make_floor_error(self.job.spec, fault, first, window.number, scale, kept)
         self.metrics.write({"step": window.number, "event": "stopped", "node": fault.node})
         diagnostic = error.diagnostics[0]
         found = {"node": fault.node, "element": list(fault.element), "value": fault.value}

@@ -551,18 +551,18 @@ static void norm_kernel(char* arena, const int64_t* offsets, int64_t rows, int64
 //   norm2_linear1_weight = sqrt(squares_linear1_weight) * unscale
 //   squares_linear1_bias = sum of the 1 values of squares_linear1_bias_chunks
 //   norm2_linear1_bias = sqrt(squares_linear1_bias) * unscale
-//   squares = squares_linear1_weight + squares_linear1_bias
 //   squares_linear2_weight = sum of the 8 values of squares_linear2_weight_chunks
 //   norm2_linear2_weight = sqrt(squares_linear2_weight) * unscale
-//   squares_2 = squares + squares_linear2_weight
 //   squares_linear2_bias = sum of the 1 values of squares_linear2_bias_chunks
 //   norm2_linear2_bias = sqrt(squares_linear2_bias) * unscale
-//   squares_3 = squares_2 + squares_linear2_bias
 //   squares_linear3_weight = sum of the 1 values of squares_linear3_weight_chunks
 //   norm2_linear3_weight = sqrt(squares_linear3_weight) * unscale
-//   squares_4 = squares_3 + squares_linear3_weight
 //   squares_linear3_bias = sum of the 1 values of squares_linear3_bias_chunks
 //   norm2_linear3_bias = sqrt(squares_linear3_bias) * unscale
+//   squares = squares_linear1_weight + squares_linear1_bias
+//   squares_2 = squares + squares_linear2_weight
+//   squares_3 = squares_2 + squares_linear2_bias
+//   squares_4 = squares_3 + squares_linear3_weight
 //   squares_5 = squares_4 + squares_linear3_bias
 //   norm = sqrt(squares_5) * unscale
 //   found = 0 if isfinite(squares_5) and isfinite(control_loss) else 1
@@ -586,11 +586,11 @@ static void norm_kernel(char* arena, const int64_t* offsets, int64_t rows, int64
 //          norm f64[], found i64[], factor f32[], lr f64[], updates i64[], window i64[],
 //          step.size f32[], root.size f32[]
 //   nodes  unscale, squares.linear1.weight, norm2.linear1.weight, squares.linear1.bias,
-//          norm2.linear1.bias, squares, squares.linear2.weight, norm2.linear2.weight, squares.2,
-//          squares.linear2.bias, norm2.linear2.bias, squares.3, squares.linear3.weight,
-//          norm2.linear3.weight, squares.4, squares.linear3.bias, norm2.linear3.bias, squares.5,
-//          norm, found, factor, update.number, lr, updates, window, step.size.exact, step.size,
-//          root.size.exact, root.size
+//          norm2.linear1.bias, squares.linear2.weight, norm2.linear2.weight, squares.linear2.bias,
+//          norm2.linear2.bias, squares.linear3.weight, norm2.linear3.weight, squares.linear3.bias,
+//          norm2.linear3.bias, squares, squares.2, squares.3, squares.4, squares.5, norm, found,
+//          factor, update.number, lr, updates, window, step.size.exact, step.size, root.size.exact,
+//          root.size
 //   space []
 //   at 64 rows reads 192 B, writes 100 B, 133 FLOPs
 //   from specs/digits_mlp.yaml:30, :16, :18, :21
@@ -642,26 +642,26 @@ static void update_control(char* arena, const int64_t* offsets, int64_t rows, in
   // norm of linear1.bias, specs/digits_mlp.yaml:16
   const double norm2_linear1_bias = bpc_sqrt(squares_linear1_bias) * unscale;
   bpc_store(norm2_linear1_bias_out, 0, norm2_linear1_bias);
-  const double squares = squares_linear1_weight + squares_linear1_bias;  // control, specs/digits_mlp.yaml:30
   const double squares_linear2_weight = bpc_serial_sum<double>(squares_linear2_weight_chunks_in, 8);
   // norm of linear2.weight, specs/digits_mlp.yaml:18
   const double norm2_linear2_weight = bpc_sqrt(squares_linear2_weight) * unscale;
   bpc_store(norm2_linear2_weight_out, 0, norm2_linear2_weight);
-  const double squares_2 = squares + squares_linear2_weight;  // control, specs/digits_mlp.yaml:30
   const double squares_linear2_bias = bpc_serial_sum<double>(squares_linear2_bias_chunks_in, 1);
   // norm of linear2.bias, specs/digits_mlp.yaml:18
   const double norm2_linear2_bias = bpc_sqrt(squares_linear2_bias) * unscale;
   bpc_store(norm2_linear2_bias_out, 0, norm2_linear2_bias);
-  const double squares_3 = squares_2 + squares_linear2_bias;  // control, specs/digits_mlp.yaml:30
   const double squares_linear3_weight = bpc_serial_sum<double>(squares_linear3_weight_chunks_in, 1);
   // norm of linear3.weight, specs/digits_mlp.yaml:21
   const double norm2_linear3_weight = bpc_sqrt(squares_linear3_weight) * unscale;
   bpc_store(norm2_linear3_weight_out, 0, norm2_linear3_weight);
-  const double squares_4 = squares_3 + squares_linear3_weight;  // control, specs/digits_mlp.yaml:30
   const double squares_linear3_bias = bpc_serial_sum<double>(squares_linear3_bias_chunks_in, 1);
   // norm of linear3.bias, specs/digits_mlp.yaml:21
   const double norm2_linear3_bias = bpc_sqrt(squares_linear3_bias) * unscale;
   bpc_store(norm2_linear3_bias_out, 0, norm2_linear3_bias);
+  const double squares = squares_linear1_weight + squares_linear1_bias;  // control, specs/digits_mlp.yaml:30
+  const double squares_2 = squares + squares_linear2_weight;  // control, specs/digits_mlp.yaml:30
+  const double squares_3 = squares_2 + squares_linear2_bias;  // control, specs/digits_mlp.yaml:30
+  const double squares_4 = squares_3 + squares_linear3_weight;  // control, specs/digits_mlp.yaml:30
   const double squares_5 = squares_4 + squares_linear3_bias;  // control, specs/digits_mlp.yaml:30
   const double norm = bpc_sqrt(squares_5) * unscale;  // control, specs/digits_mlp.yaml:30
   bpc_store(norm_out, 0, norm);

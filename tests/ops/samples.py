@@ -82,6 +82,13 @@ ROWS_OF_OPERANDS: dict[str, list[tuple[Sequence[Sequence[Any]], dict[str, Any]]]
     "cross_entropy": [
         ([(BATCH, 5), "classes"], {"label_smoothing": s, "ignore_index": i})
         for s, i in ((0.0, None), (0.1, None), (0.2, 1))
+    ]
+    + [
+        (
+            [(BATCH, 5), "classes"],
+            {"label_smoothing": s, "ignore_index": 1, "class_weights": (0.5, 2.0, 2.0, 0.0, 3.0)},
+        )
+        for s in (0.0, 0.2)
     ],
 }
 """Shapes and attributes of rows that are not element-wise; what is not here takes one operand."""
@@ -226,6 +233,7 @@ LAYER_SAMPLES = [sample for row in layer_schemas().values() for sample in _layer
 LOSS_VARIANTS = {
     "float": lambda option: f"{option.name}: 0.3",
     "int": lambda option: f"{option.name}: 1",
+    "numbers": lambda option: f"{option.name}: [0.5, 2, 2, 1, 3]",
 }
 
 

@@ -29,7 +29,9 @@ from graphs import (
 )
 from samples import loss_text
 
+from bpc.expr import Var, evaluate
 from bpc.ops import LOSSES, OPS
+from bpc.ops.class_weights import weight_of
 from bpc.passes import run_passes
 from bpc.types import F64, I64
 
@@ -301,6 +303,28 @@ def test_cross_entropy(smoothing: float, target: list[int]) -> None:
 def test_cross_entropy_that_ignores_a_real_class() -> None:
     case = loss_case("cross_entropy", "ignore_index: 1", np.array([1, 0, 4]))
     compare_loss(case, lambda x, t: F.cross_entropy(x, t, reduction="sum", ignore_index=1), 2.0)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("target", [[0, 1, 4], [1, 1, 3], [-100, 2, -100], [3, 3, 3]], ids=str)
+def test_cross_entropy_with_weights_of_classes(smoothing: float, target: list[int]) -> None:
+    weights = [0.5, 2.0, 2.0, 0.25, 3.0]
+    options = f"label_smoothing: {smoothing}, ignore_index: -100, class_weights: {weights}"
+    case = loss_case("cross_entropy", options, np.array(target))
+
+    def function(x: Any, t: Any) -> Any:
+        given = torch.tensor(weights, dtype=x.dtype)
+        return F.cross_entropy(x, t, given, reduction="sum", label_smoothing=smoothing)
+
+    compare_loss(case, function, sum(weights[item] for item in target if item >= 0))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 64, 200])
+def test_a_weight_is_found_by_halving(count: int) -> None:
+    weights = [float(k % 5) for k in range(count)]
+    formula = weight_of(weights, Var("t"))
+    found = evaluate(formula, {"t": np.arange(count)}, np.dtype(np.float64))
+    assert np.array_equal(np.broadcast_to(found, count), weights)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

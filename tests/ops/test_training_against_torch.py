@@ -75,9 +75,7 @@ class Peer:
             for name, value in start.items()
         }
         matrices = [p for p in self.named.values() if p.ndim > 1]
-        vectors = {"params": [p for p in self.named.values() if p.ndim == 1]}
-        if "adamw" in rule.text:
-            vectors["weight_decay"] = 0.0  # type: ignore[assignment]
+        vectors = {"params": [p for p in self.named.values() if p.ndim == 1], "weight_decay": 0.0}
         self.optimizer = rule.make([{"params": matrices}, vectors])
         self.norms: list[float] = []
 

@@ -271,7 +271,7 @@ def test_schema_names_every_key_and_option() -> None:
     schema = json_schema(LAYERS, LOSSES, OPTIMIZERS)
     assert schema["$schema"] == "http://json-schema.org/draft-07/schema#"
     layer = schema["definitions"]["layer"]["anyOf"][1]["properties"]
-    assert set(layer) == {*LAYERS, "repeat", "residual", "layers", "name", "from"}
+    assert set(layer) == {*LAYERS, "repeat", "residual", "layers", "name", "from", "precision"}
     out = layer["linear"]["anyOf"][0]["properties"]["out"]
     assert {"type": "integer", "minimum": 1} in out["anyOf"]
     assert set(schema["properties"]) == {

@@ -40,3 +40,12 @@ def test_weights_without_a_gradient(
 def test_rows_that_are_never_used(make: Callable[..., api.Net]) -> None:
     text = (HEAD + NONE + TAIL).replace("batch: 64", "batch: 5000")
     assert list_notes(make(text)) == [("only 1,438 of 5,000 planned rows are ever used", 2)]
+
+
+def test_what_decay_leaves_alone_is_told(make: Callable[..., api.Net]) -> None:
+    decayed = TAIL.replace("lr: 0.1", "lr: 0.1, optimizer: {sgd: {weight_decay: 0.1}}")
+    text = "weight decay leaves biases and norms alone: linear1.bias, linear2.bias"
+    assert list_notes(make(HEAD + NONE + decayed)) == [(text, 8)]
+    all_of_them = decayed.replace("lr: 0.1,", 'lr: 0.1, groups: {"*": {weight_decay: 0.2}},')
+    assert list_notes(make(HEAD + NONE + all_of_them)) == []
+    assert list_notes(make(HEAD + NONE + TAIL)) == []

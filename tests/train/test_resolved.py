@@ -72,6 +72,35 @@ def test_every_spec_reads_back(path: Path, tmp_path: Path) -> None:
     assert write_resolved(again).splitlines()[1:] == text.splitlines()[1:]
 
 
+FURTHER: list[dict[str, Any]] = [
+    {
+        "train.groups": '{"*.weight": {lr: 0.5}, "*": {weight_decay: 0}}',
+        "train.warmup": "{share: 0.2}",
+    },
+    {"train.groups": "[{match: ['*.w*', '*.bias'], lr_factor: 2}]", "train.gradients": "fp32"},
+    {"train.clip": '{groups: {"*.weight": 2}}', "train.schedule": "inverse_sqrt"},
+    {"train.clip": "{value: 0.5}", "train.schedule": "{step: {milestones: [3, 5], factor: 0.5}}"},
+    {
+        "train.optimizer": "{sgd: {lr: 1, momentum: 0.9, nesterov: true}}",
+        "train.schedule": "{step: 7}",
+    },
+    {"train.optimizer": "{rmsprop: {lr: 1, centered: true}}", "train.schedule": "{linear: 0.5}"},
+    {"train.precision": "fp16", "train.loss_scale": "{start: 64, floor: 16}"},
+    {"model": "[{linear: 10, precision: bf16}, {layers: [relu], precision: fp64}]"},
+    {"loss": "{cross_entropy: {class_weights: [1, 2, 3, 4, 5, 6, 7, 8, 9, 0.5]}}"},
+]
+
+
+@pytest.mark.parametrize("sets", FURTHER, ids=lambda sets: ",".join(sets))
+def test_every_form_of_a_setting_reads_back(sets: dict[str, Any], tmp_path: Path) -> None:
+    path = next(path for path in ZOO if path.stem == "digits_mlp")
+    spec = api.compile(path, set=sets).spec
+    text = write_resolved(spec)
+    again = load_text(text, tmp_path)
+    assert without_places(again) == without_places(spec)
+    assert write_resolved(again).splitlines()[1:] == text.splitlines()[1:]
+
+
 def write_files(folder: Path) -> None:
     (folder / "base").mkdir()
     (folder / "base" / "base.yaml").write_text(BASE)
