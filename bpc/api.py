@@ -23,7 +23,7 @@ from bpc.data.batches import Batches
 from bpc.data.describe import Description, describe
 from bpc.data.read import Dataset, read
 from bpc.entries import PREDICT, Entries, build_entries
-from bpc.errors import BudgetError, Note, UsageError
+from bpc.errors import BudgetError, Diagnostic, Note, UsageError
 from bpc.gradients import GradientGraph, build_forward, build_gradients, names_of
 from bpc.ir import Graph
 from bpc.lower import find_faults
@@ -33,13 +33,18 @@ from bpc.runtime.device import Device
 from bpc.runtime.select import Choice, RunGraph, Wishes, check_device, choose, graph_runner
 from bpc.spec.load import IncompleteSpec, load_spec
 from bpc.spec.model import Spec
+from bpc.train.checkpoint import find_model
 from bpc.train.control import initial_control
 from bpc.train.evaluate import evaluate
+from bpc.train.files import Files, replace_file
 from bpc.train.hints import find_hints
 from bpc.train.initial import by_way_of_master, check_initials, initial_values
-from bpc.train.loop import Job, train
+from bpc.train.logical import capture, model_slots, restore, types_of
+from bpc.train.loop import Job, Resume, train
 from bpc.train.progress import NoProgress, Progress
+from bpc.train.saved import SavedRun, describe_origin
 from bpc.train.stepper import Stepper
+from bpc.train.tensorfile import encode_tensors, read_tensors
 from bpc.train.windows import plan_windows
 from bpc.types import Rows, shape_at
 
@@ -83,7 +88,8 @@ def compile(
     description = describe(loaded.data.source, loaded.data.options, loaded.data.span)
     entries = build_entries(loaded, description)
     check_initials(entries.states_of("parameter"))
-    return Net(loaded, description, entries, device, threads)
+    origin = describe_origin(loaded.path, sets, device)
+    return Net(loaded, description, entries, device, threads, origin=origin)
 
 
 def _load(path: str, sets: Mapping[str, object], places: Mapping[str, str]) -> Spec:
@@ -110,6 +116,7 @@ class Net:
         device: str = "auto",
         threads: int | None = None,
         run_gradients: RunGraph | None = None,
+        origin: SavedRun | None = None,
     ):
         self.spec = spec
         self.description = description
@@ -117,6 +124,7 @@ class Net:
         self._wished = device
         self._threads = threads
         self._run_gradients = run_gradients
+        self._origin = origin
         self._choice: Choice | None = None
         self._data: Dataset | None = None
         self._forward: Graph | None = None
@@ -149,6 +157,9 @@ class Net:
         steps: int | None = None,
         run_dir: str | os.PathLike[str] | None = None,
         progress: Progress | None = None,
+        stop_after: int | None = None,
+        resume: Resume | None = None,
+        files: Files | None = None,
     ) -> dict[str, Any]:
         """Train from the weights at hand, with fresh moments and counters.
 
@@ -156,10 +167,13 @@ class Net:
             steps: run so many steps, in place of `train.epochs` and `train.steps`.
             run_dir: a new or empty folder for the run; without it, `runs/<name>-<n>`.
             progress: told of what goes on.
+            stop_after: stop after this step as Ctrl-C does, with a checkpoint.
+            resume: what to go on from in place of all that; see `bpc.continued.resume`.
+            files: writes the run's files; the system's calls, unless a test gives others.
 
         Returns:
             steps, device, planned_peak_bytes, arena_bytes, step_ms_median, final (train_loss,
-            test_loss, test_accuracy), run_dir, seconds, notes.
+            test_loss, test_accuracy), best, checkpoint_step, run_dir, seconds, notes.
 
         Raises:
             NonFiniteError, Interrupted, DataError, UsageError: see each.
@@ -169,8 +183,16 @@ class Net:
         choice = self._chosen()
         watcher = NoProgress() if progress is None else progress
         notes = (Note(choice.reason), *self._hints()) if choice.reason else self._hints()
+        origin = self._origin.model_copy(update={"steps": steps}) if self._origin else None
         return train(
-            Job(self.spec, self.entries, choice.device, self.data, watcher, steps, run_dir, notes)
+            Job(
+                *(self.spec, self.entries, choice.device, self.data, watcher, steps, run_dir),
+                notes=notes,
+                origin=origin,
+                resume=resume,
+                stop_after=stop_after,
+                files=files or Files(),
+            )
         )
 
     def stepper(self, data: Any = None, updates: int | None = None) -> Stepper:
@@ -271,6 +293,27 @@ class Net:
             if master in masters:
                 self.device.write_state(master, array)
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the weights by name as a safetensors file, in full precision.
+
+        Raises:
+            OSError: what the system says; a file that was there before is still whole.
+        """
+        slots = model_slots(self.entries)
+        replace_file(Files(), Path(path), encode_tensors(capture(self.device, slots)))
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Set all weights from a file of `save`, a run's folder or a checkpoint.
+
+        Raises:
+            CheckpointError: the file is damaged, or names, shapes or types differ; nothing was
+                changed.
+            OSError: what the system says.
+        """
+        slots = model_slots(self.entries)
+        file = find_model(Path(path))
+        restore(self.device, slots, read_tensors(file, types_of(slots)))
+
     def write(
         self,
         target: str = "cpu",
@@ -354,6 +397,12 @@ class Net:
         if kernel is not None:
             return show_cuda(planned, sources.cuda, kernel, arch, ptx, sass)
         return list_cuda(planned, sources.cuda, accumulate, arch)
+
+    def lint(self) -> list[Diagnostic]:
+        """What the spec says and is seldom meant, in order of place; see `docs/lints.md`."""
+        from bpc.diagnose.lints import find_lints
+
+        return find_lints(self.spec, self.description)
 
     def check_kernels(
         self, rows: int | None = None, told: Callable[[str], None] = lambda text: None

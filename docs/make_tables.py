@@ -76,6 +76,12 @@ MEANINGS = {
     "train.nonfinite": "when a step makes inf or NaN: end the run, or pass over the step",
     "train.log_every": "steps between two lines of `metrics.jsonl`; without it, 10",
     "train.eval_every": "steps between two evaluations; without it, one at the end of each epoch",
+    "train.checkpoint": "a mapping with the three keys below; without it, a run keeps a checkpoint "
+    "only when it is interrupted, see [checkpoints](checkpoints.md)",
+    "train.checkpoint.every": "steps between two checkpoints; without it, one at the end of each "
+    "epoch",
+    "train.checkpoint.keep": "how many checkpoints are kept, the newest",
+    "train.checkpoint.best": "keep the weights of the evaluation with the least held-out loss too",
 }
 
 
@@ -89,6 +95,7 @@ def make_tables() -> Mapping[str, str]:
     """All tables by name, as Markdown."""
     layers, losses = layer_schemas(), loss_schemas()
     train = {"clip": schema.Clip, "warmup": schema.Warmup, "loss_scale": schema.LossScale}
+    train["checkpoint"] = schema.Checkpoint
     return {
         "top": _sections("", schema.Head, {}),
         "data": _sections("data.", schema.Data, {}),

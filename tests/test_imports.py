@@ -42,8 +42,23 @@ PLACES: dict[str, tuple[tuple[str, ...], set[str]]] = {
     "plan": (("bpc.plan",), GRAPH),
     "codegen": (("bpc.codegen",), {*GRAPH, "plan"}),
     "runtime": (("bpc.runtime",), CODE),
-    "loop": (("bpc.train", "bpc.data", "bpc.diagnose", "bpc.report"), {*CODE, "runtime"}),
-    "api": (("bpc.api", "bpc.arrays"), LOOP),
+    "loop": (
+        ("bpc.train", "bpc.data", "bpc.diagnose", "bpc.report"),
+        {*CODE, "runtime", "package"},
+    ),
+    "api": (
+        *(
+            (
+                "bpc.api",
+                "bpc.arrays",
+                "bpc.continued",
+                "bpc.predicting",
+                "bpc.trained",
+                "bpc.verify",
+            ),
+        ),
+        LOOP,
+    ),
     "cli": (("bpc.cli", "bpc.__main__"), {*LOOP, "api", "package"}),
 }
 

@@ -1,19 +1,25 @@
-"""`bpc check SPEC --kernels`."""
+"""`bpc check SPEC` and `bpc check SPEC --kernels`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from bpc.cli.lint_command import tell_warnings
 from bpc.cli.options import output_options, spec_options
-from bpc.cli.output import Results, emit_json, show, table, tell
+from bpc.cli.output import Results, count, emit_json, show, table, tell
+
+if TYPE_CHECKING:
+    from bpc.api import Net
+
+CHECKED_ROWS = 20
 
 _HEADER = ("kernel", "from", "launches", "error", "bound", "regs", "spill", "shared", "")
 
 
-@click.command("check", short_help="Check the generated CUDA kernels.")
+@click.command("check", short_help="Check gradients, or the CUDA kernels.")
 @spec_options
 @click.option("--kernels", is_flag=True, help="Check every CUDA kernel in the simulator.")
 @click.option("--rows", type=click.IntRange(min=1), metavar="N", help="Rows of the batch checked.")
@@ -26,22 +32,91 @@ def check_command(
     quiet: bool,
     **wishes: Any,
 ) -> None:
-    """Compile every CUDA kernel of SPEC for three architectures, run it in the simulator with all
-    checks on, and compare it with a float64 reference. Needs no GPU."""
+    """Compare every parameter's gradient, as the generated code computes it, with differences of
+    the loss in float64.
+
+    With --kernels, compile every CUDA kernel of SPEC for three architectures, run it in the
+    simulator with all checks on, and compare it with a float64 reference. Needs no GPU."""
     from bpc import api
 
-    if not kernels:
-        raise click.UsageError("say what to check: --kernels")
     net = api.compile(spec, **wishes)
-    results = net.check_kernels(rows, (lambda text: None) if quiet or as_json else tell)
+    warnings = tell_warnings(net.lint(), as_json or quiet)
+    if kernels:
+        results: Results = net.check_kernels(
+            rows, (lambda text: None) if quiet or as_json else tell
+        )
+        lines = format_results(results, quiet)
+    else:
+        results = _check_gradients(net, rows or CHECKED_ROWS, wishes["threads"])
+        lines = format_gradients(results, quiet)
     ok = bool(results["ok"])
     if as_json:
-        emit_json("check", ok, {k: v for k, v in results.items() if k != "ok"})
+        facts = {k: v for k, v in results.items() if k != "ok"}
+        emit_json("check", ok, {**facts, "warnings": warnings})
     else:
-        for line in format_results(results, quiet):
+        for line in lines:
             show(line)
     if not ok:
         click.get_current_context().exit(1)
+
+
+def _check_gradients(net: Net, rows: int, threads: int | None) -> Results:
+    """Check on the first rows of the training data, with the initial weights."""
+    from bpc.diagnose.gradients import check_gradients, to_json
+    from bpc.runtime.select import graph_runner
+
+    taken = min(rows, net.spec.data.batch)
+    batch = {name: array[:taken] for name, array in net.data.train.items()}
+    run = graph_runner(net.device, threads)
+    done = check_gradients(net.spec, net.description, net.parameters(), batch, run)
+    ran = net.device.name if net.device.name == "cpu" else "reference"
+    return {"ok": done.ok, "ran": ran, "precision": net.spec.train.precision, **to_json(done)}
+
+
+_GRADIENT_HEADER = (
+    *("parameter", "place", "elements", "checked"),
+    *("error", "bound", "in f64", "bound", "kinks", ""),
+)
+
+
+def format_gradients(results: Results, quiet: bool) -> list[str]:
+    """A line a parameter, what is to be known of kinks, and the verdict."""
+    parameters: Sequence[Results] = results["parameters"]
+    bad = [item for item in parameters if not item["ok"]]
+    shown = bad if quiet else parameters
+    rows = [_format_parameter(item) for item in shown]
+    lines = table(_GRADIENT_HEADER, rows, left=(0, 1, 9)) if rows else []
+    kinks: Sequence[Results] = results["kinks"]
+    if kinks and not quiet:
+        lines.append(_format_kinks(kinks))
+    told = "all right" if not bad else f"wrong: {', '.join(str(item['name']) for item in bad)}"
+    lines.append(
+        f"{len(parameters)} gradients on {results['rows']} rows, {results['precision']} on "
+        f"{results['ran']}: {told}"
+    )
+    return lines
+
+
+def _format_parameter(item: Results) -> Sequence[str]:
+    return (
+        str(item["name"]),
+        f":{item['span']['line']}",
+        count(item["elements"]),
+        str(item["probes"]),
+        *(f"{item[key]:.1e}" for key in ("max_rel_error", "bound", "rule_error", "rule_bound")),
+        f"{item['kinks']}{'*' if item['moved'] else ''}",
+        "ok" if item["ok"] else "WRONG",
+    )
+
+
+def _format_kinks(kinks: Sequence[Results]) -> str:
+    first = kinks[0]
+    where = "a direction" if first["element"] is None else f"element {first['element']}"
+    return (
+        f"kinks: {len(kinks)} places where the loss has no slope, such as {first['parameter']}, "
+        f"{where}: {first['left']:.3g} from the left, {first['right']:.3g} from the right; "
+        f"* checked a little away from them"
+    )
 
 
 def format_results(results: Results, quiet: bool) -> list[str]:

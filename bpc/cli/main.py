@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -13,10 +14,22 @@ import click
 from bpc import __version__
 from bpc.cli.check_command import check_command
 from bpc.cli.compile_command import compile_command
+from bpc.cli.completion_command import completion_command
+from bpc.cli.config_command import config_command
+from bpc.cli.doctor_command import doctor_command
+from bpc.cli.evaluate_command import evaluate_command
+from bpc.cli.explain_command import explain_command
+from bpc.cli.export_command import export_command
+from bpc.cli.graph_command import graph_command
+from bpc.cli.init_command import init_command
 from bpc.cli.inspect_command import inspect_command
+from bpc.cli.lint_command import lint_command
 from bpc.cli.output import emit_json, tell
 from bpc.cli.plan_command import plan_command
+from bpc.cli.predict_command import predict_command
+from bpc.cli.schema_command import schema_command
 from bpc.cli.train_command import train_command
+from bpc.cli.verify_command import verify_command
 from bpc.errors import BpcError, BudgetError, Interrupted, NonFiniteError
 
 FAULT, INTERRUPTED = 1, 130
@@ -37,6 +50,18 @@ cli.add_command(compile_command)
 cli.add_command(plan_command)
 cli.add_command(inspect_command)
 cli.add_command(check_command)
+cli.add_command(export_command)
+cli.add_command(verify_command)
+cli.add_command(explain_command)
+cli.add_command(lint_command)
+cli.add_command(graph_command)
+cli.add_command(evaluate_command)
+cli.add_command(predict_command)
+cli.add_command(config_command)
+cli.add_command(schema_command)
+cli.add_command(init_command)
+cli.add_command(doctor_command)
+cli.add_command(completion_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,6 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0 done, 1 the input or a check is at fault, 2 wrong usage, 3 no plan fits, 4 stopped by
     non-finite numbers, 130 interrupted.
     """
+    _accept_any_name()
     words = list(sys.argv[1:] if arguments is None else arguments)
     report = _report_json if "--json" in words else _report_text
     command = next((word for word in words if word in cli.commands), "")
@@ -83,6 +109,12 @@ def _guard(words: list[str], command: str, report: Report) -> int:
 def _run(words: list[str]) -> int:
     code = cli.main(args=words, prog_name="bpc", standalone_mode=False)
     return code if isinstance(code, int) else 0
+
+
+def _accept_any_name() -> None:
+    """Names of files may hold bytes that are no text, and terminals may lack characters."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _let_go_of_stdout() -> int:

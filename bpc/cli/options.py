@@ -14,7 +14,12 @@ DEVICES = ("auto", "cpu", "cuda", "sim", "reference")
 
 def spec_options(command: Command) -> Command:
     """SPEC, and what `bpc.api.compile` takes beside it under the same names."""
-    for decorate in reversed(_SPEC_OPTIONS):
+    return click.argument("spec", type=click.Path())(wish_options(command))
+
+
+def wish_options(command: Command) -> Command:
+    """What `spec_options` adds, without SPEC."""
+    for decorate in reversed(_WISH_OPTIONS):
         command = decorate(command)
     return command
 
@@ -39,8 +44,7 @@ def parse_settings(
     return settings
 
 
-_SPEC_OPTIONS: tuple[Callable[[Any], Any], ...] = (
-    click.argument("spec", type=click.Path()),
+_WISH_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--set",
         "set",

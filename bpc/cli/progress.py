@@ -120,6 +120,7 @@ def _make_bar() -> Progress:
 def format_start(facts: Mapping[str, Any]) -> str:
     """`digits-mlp   2,410 parameters   fp32   cpu (2 threads)   plan 1.42 MiB, budget none`."""
     budget = facts.get("budget_bytes")
+    resumed = facts.get("resumed_after")
     where = str(facts["device"])
     if facts.get("threads"):
         where += f" ({count_of(facts['threads'], 'thread')})"
@@ -131,6 +132,7 @@ def format_start(facts: Mapping[str, Any]) -> str:
             where,
             f"plan {format_bytes(facts['planned_peak_bytes'])}, "
             f"budget {format_bytes(budget) if budget else 'none'}",
+            *([f"goes on after step {resumed:,}"] if resumed else []),
         )
     )
 

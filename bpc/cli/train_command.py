@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from bpc.cli.options import output_options, spec_options
+from bpc.cli.lint_command import tell_warnings
+from bpc.cli.options import output_options, wish_options
 from bpc.cli.output import Results, emit_json, format_notes, show
 from bpc.cli.progress import SilentProgress, TableProgress
 from bpc.types import count_of, format_bytes
@@ -15,7 +17,15 @@ MOST_NOTES = 3
 
 
 @click.command("train", short_help="Train a network and report.")
-@spec_options
+@click.argument("spec", type=click.Path(), required=False)
+@wish_options
+@click.option("--resume", type=click.Path(), metavar="RUN", help="Go on with the run in RUN.")
+@click.option(
+    "--allow",
+    multiple=True,
+    metavar="KEY",
+    help="With --resume: a key of the spec that may have changed; may be repeated.",
+)
 @click.option(
     "--steps",
     type=click.IntRange(min=1),
@@ -24,21 +34,40 @@ MOST_NOTES = 3
 )
 @click.option("--run-dir", type=click.Path(), metavar="DIR", help="Where to keep the run.")
 @output_options
+@click.pass_context
 def train_command(
-    spec: str,
+    context: click.Context,
+    /,
+    spec: str | None,
+    resume: str | None,
+    allow: tuple[str, ...],
     steps: int | None,
     run_dir: str | None,
     as_json: bool,
     quiet: bool,
     **wishes: Any,
 ) -> None:
-    """Train the network of SPEC and report how well it does on held-out data."""
-    from bpc import api
-
-    net = api.compile(spec, **wishes)
+    """Train the network of SPEC and report how well it does on held-out data, or go on with a run
+    from its newest checkpoint, with the result that it would have had without a stop."""
+    _check_words(spec, resume, allow, run_dir)
     progress = SilentProgress() if as_json or quiet else TableProgress()
     try:
-        results = net.train(steps=steps, run_dir=run_dir, progress=progress)
+        if resume is None:
+            assert spec is not None, "checked above"
+            from bpc import api
+
+            net = api.compile(spec, **wishes)
+            warnings = tell_warnings(net.lint(), as_json or quiet)
+            results = net.train(steps=steps, run_dir=run_dir, progress=progress)
+            results = {**results, "warnings": warnings}
+        else:
+            from bpc import continued
+
+            if context.get_parameter_source("device") is ParameterSource.DEFAULT:
+                wishes["device"] = None
+            results = continued.resume(
+                resume, spec=spec, steps=steps, allow=allow, progress=progress, **wishes
+            )
     finally:
         progress.close()
     if as_json:
@@ -48,11 +77,22 @@ def train_command(
             show(line)
 
 
+def _check_words(
+    spec: str | None, resume: str | None, allow: tuple[str, ...], run_dir: str | None
+) -> None:
+    if spec is None and resume is None:
+        raise click.UsageError("name a SPEC, or a run to go on with: --resume RUN")
+    if allow and resume is None:
+        raise click.UsageError("--allow goes with --resume")
+    if run_dir and resume is not None:
+        raise click.UsageError("a run goes on in its own folder: leave --run-dir out")
+
+
 def format_results(results: Results) -> list[str]:
     """The last lines of a run: the result, its cost, where it lies, at most three notes."""
     lines = [_format_done(results)]
     if results.get("run_dir"):
-        lines.append(f"run: {results['run_dir']}")
+        lines.append(_format_run(results))
     return [*lines, *format_notes(results.get("notes", ()), MOST_NOTES)]
 
 
@@ -72,6 +112,16 @@ def _format_done(results: Results) -> str:
         parts.append(f"{results['seconds']:.2f} s of training")
     parts.append(_format_arena(results))
     return ", ".join(parts)
+
+
+def _format_run(results: Results) -> str:
+    """Where the run lies, its best step, and the checkpoint that it could go on from."""
+    parts = [f"run: {results['run_dir']}"]
+    if results.get("best"):
+        parts.append(f"best: step {results['best']['step']}")
+    if results.get("checkpoint_step"):
+        parts.append(f"checkpoint: step {results['checkpoint_step']}")
+    return "   ".join(parts)
 
 
 def _format_arena(results: Results) -> str:

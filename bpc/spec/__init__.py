@@ -4,6 +4,7 @@ from bpc.spec.inits import INITS
 from bpc.spec.jsonschema import json_schema
 from bpc.spec.load import load_spec
 from bpc.spec.model import (
+    CheckpointSpec,
     DataSpec,
     FunctionSpec,
     InitSpec,
@@ -23,6 +24,7 @@ from bpc.spec.sizes import parse_size
 __all__ = [
     "INITS",
     "SCHEDULES",
+    "CheckpointSpec",
     "DataSpec",
     "FunctionSpec",
     "InitSpec",

@@ -51,13 +51,13 @@ def _describe_top(losses: Mapping[str, LayerSchema]) -> Json:
     head = Head.model_json_schema()["properties"]
     return {
         "bpc": {"const": 1, "description": "version of the language"},
-        "name": {"type": "string", "pattern": "^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$"},
+        "name": {"type": ["string", "null"], "pattern": "^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$"},
         "seed": head["seed"],
-        "extends": {"type": "string", "description": "a file that this one overrides"},
+        "extends": {"type": ["string", "null"], "description": "a file that this one overrides"},
         "data": _describe_data(),
-        "parameters": _map_names(_describe_parameter()),
-        "functions": _map_names(_describe_function()),
-        "blocks": _map_names(_describe_block()),
+        "parameters": {**_map_names(_describe_parameter()), "type": ["object", "null"]},
+        "functions": {**_map_names(_describe_function()), "type": ["object", "null"]},
+        "blocks": {**_map_names(_describe_block()), "type": ["object", "null"]},
         "model": _LAYERS,
         "loss": _choose(losses, {"from": _SOURCES}),
         "train": {"$ref": "#/definitions/train"},
@@ -85,8 +85,8 @@ def _describe_parameter() -> Json:
 
 def _describe_function() -> Json:
     names = {"type": "array", "items": _NAME}
-    properties = {"args": names, "formula": {"type": "string"}}
-    return {"anyOf": [{"type": "string"}, _close({"properties": properties})]}
+    formula: Json = {"type": ["string", "number"]}
+    return {"anyOf": [formula, _close({"properties": {"args": names, "formula": formula}})]}
 
 
 def _describe_block() -> Json:

@@ -169,6 +169,18 @@ class LossScaleSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointSpec:
+    """A checkpoint every so many steps (None: at the end of each epoch); how many are kept.
+
+    `best`: the weights with the least held-out loss are kept too.
+    """
+
+    every: int | None = None
+    keep: int = 2
+    best: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class TrainSpec:
     """How training runs. With both `epochs` and `steps`, whichever ends first ends the run.
 
@@ -191,6 +203,7 @@ class TrainSpec:
     nonfinite: str
     log_every: int | None
     eval_every: int | None
+    checkpoint: CheckpointSpec | None
     spans: Mapping[str, Span]
     span: Span
     warmup_share: float | None = None

@@ -45,6 +45,7 @@ def _add_train(origins: dict[str, Origin], spec: Spec, node: Node | None) -> Non
         *(f"train.{key}" for key in ("log_every", "eval_every", "schedule", "optimizer")),
         *("train.clip.global_norm", "train.clip.value"),
         *("train.warmup.steps", "train.warmup.share"),
+        *(f"train.checkpoint.{key}" for key in ("every", "keep", "best")),
         *(f"train.loss_scale.{key}" for key in ("start", "growth_interval", "backoff", "growth")),
         "train.loss_scale.floor",
     )

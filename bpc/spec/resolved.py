@@ -79,6 +79,7 @@ def _train_values(train: TrainSpec) -> dict[str, object]:
         "nonfinite": train.nonfinite,
         "log_every": train.log_every,
         "eval_every": train.eval_every,
+        "checkpoint": _checkpoint_values(train),
     }
     return {key: value for key, value in values.items() if value is not None}
 
@@ -106,6 +107,12 @@ def _warmup_values(train: TrainSpec) -> dict[str, object]:
     if train.warmup_share is not None:
         return {"share": train.warmup_share}
     return {"steps": train.warmup_steps}
+
+
+def _checkpoint_values(train: TrainSpec) -> dict[str, object] | None:
+    if train.checkpoint is None:
+        return None
+    return {key: value for key, value in asdict(train.checkpoint).items() if value is not None}
 
 
 def _block(node: Node) -> list[str]:

@@ -92,6 +92,14 @@ class LossScale(_Section):
     floor: _Positive = 1.0
 
 
+class Checkpoint(_Section):
+    """What a run keeps to continue from."""
+
+    every: _Count | None = None
+    keep: _Count = 2
+    best: bool = True
+
+
 class Train(_Section):
     """How training runs. `optimizer` and `schedule` have tables of their own."""
 
@@ -111,6 +119,7 @@ class Train(_Section):
     nonfinite: Literal["stop", "skip"] = "stop"
     log_every: _Count | None = None
     eval_every: _Count | None = None
+    checkpoint: Checkpoint | None = None
 
 
 class Data(BaseModel):

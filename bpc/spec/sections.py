@@ -11,6 +11,7 @@ from bpc.spec import codes
 from bpc.spec import schema as models
 from bpc.spec.entries import read_sources
 from bpc.spec.model import (
+    CheckpointSpec,
     DataSpec,
     InitSpec,
     LossScaleSpec,
@@ -280,12 +281,17 @@ def _make_train(
         nonfinite=section.nonfinite,
         log_every=section.log_every,
         eval_every=section.eval_every,
+        checkpoint=_make_checkpoint(section.checkpoint),
         spans=spans,
         span=span,
         warmup_share=section.warmup.share,
         clip_value=section.clip.value if section.clip else None,
         gradients=section.gradients,
     )
+
+
+def _make_checkpoint(section: models.Checkpoint | None) -> CheckpointSpec | None:
+    return CheckpointSpec(**section.model_dump()) if section is not None else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,9 @@ from bpc.spec.model import Spec
 
 SIGNED = 1 << 64
 
+# What the spec says and no step changes; a resumed run takes these from the spec it is given.
+FROM_SPEC = tuple(f"control.{name}" for name in ("base_lr", "warmup", "total", "final", "seed"))
+
 
 def initial_control(spec: Spec, updates: int) -> dict[str, float | int]:
     """Values of `control.*` at the start of a run of `updates` updates."""

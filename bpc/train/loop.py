@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
-from collections import deque
 from dataclasses import dataclass, field, replace
 from math import isfinite
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -17,28 +18,48 @@ from bpc.entries import PREDICT, Entries
 from bpc.errors import Interrupted, Note, Span
 from bpc.runtime.device import Device
 from bpc.spec.model import Spec
-from bpc.train.evaluate import Evaluation, evaluate
+from bpc.train.changes import digest_contents
+from bpc.train.checkpoint import Checkpoint, load_checkpoint
+from bpc.train.control import FROM_SPEC, initial_control
+from bpc.train.evaluate import evaluate
+from bpc.train.files import Files
 from bpc.train.interrupt import StopRequest
+from bpc.train.keeper import Keeper, Source
+from bpc.train.logical import capture, model_slots
 from bpc.train.metrics import MetricsFile
 from bpc.train.nonfinite import Fault, find_fault, find_unexplained, make_error
 from bpc.train.overflow import find_overflow, layer_of, list_backoffs, make_floor_error
 from bpc.train.progress import Progress
 from bpc.train.run_folder import RunFolder, make_run_folder
+from bpc.train.saved import SavedRun
 from bpc.train.stepper import Stepper
-from bpc.train.units import UnitCounter, ZeroUnits
+from bpc.train.tally import Tally, restore_tally
+from bpc.train.units import UnitCounter
 from bpc.train.windows import Window, Windows, plan_windows
 from bpc.types import count_of
 
 LOG_EVERY = 10
 INTERRUPTED = "BPC0003"  # the command line prints this code's message as one line
 MANY_ZERO_UNITS = 0.05
-_TIMES_KEPT = 100_000
 _MOST_OVERFLOWS_TRACED = 8
+_MOST_TROUBLES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """The checkpoint that a run goes on from, and its folder, which this process has locked."""
+
+    folder: RunFolder
+    found: Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a run is given: a program on a device whose weights are set, data, and wishes."""
+    """What a run is given: a program on a device whose weights are set, data, and wishes.
+
+    `origin` is what a checkpoint says of the run's start. The run stops after window `stop_after`
+    as if it had been interrupted there.
+    """
 
     spec: Spec
     entries: Entries
@@ -48,26 +69,14 @@ class Job:
     steps: int | None = None
     run_dir: str | os.PathLike[str] | None = None
     notes: tuple[Note, ...] = ()
-
-
-@dataclass(slots=True)
-class _Tally:
-    """What the host knows of a run so far."""
-
-    step: int = 0
-    skipped: int = 0
-    traced: int = 0
-    seconds: float = 0.0
-    losses: list[float] = field(default_factory=list)
-    recent: list[float] = field(default_factory=list)
-    times: deque[float] = field(default_factory=lambda: deque(maxlen=_TIMES_KEPT))
-    train_loss: float | None = None
-    evaluation: Evaluation | None = None
-    units: list[ZeroUnits] = field(default_factory=list)
+    origin: SavedRun | None = None
+    resume: Resume | None = None
+    stop_after: int | None = None
+    files: Files = field(default_factory=Files)
 
 
 def train(job: Job) -> dict[str, Any]:
-    """Train from the weights that the device holds, with fresh moments and counters.
+    """Train from the weights that the device holds, with fresh moments and counters, or go on.
 
     Returns:
         The facts of the run, as `--json` prints them.
@@ -77,8 +86,15 @@ def train(job: Job) -> dict[str, Any]:
             those before it.
         Interrupted: a signal asked for the end; the step at hand was finished and all is saved.
         UsageError: the folder for the run is not empty.
+        CheckpointError: the checkpoint to go on from does not fit the network.
     """
-    return _Run(job, make_run_folder(job.spec.name, job.run_dir)).go()
+    resume = job.resume
+    name, wished = job.spec.name, job.run_dir
+    folder = resume.folder if resume else make_run_folder(name, wished, job.files)
+    try:
+        return _Run(job, folder).go()
+    finally:
+        folder.release()
 
 
 class _Run:
@@ -96,13 +112,22 @@ class _Run:
         self.units = UnitCounter(job.entries.graphs[PREDICT], job.data.test)
         self.norms = {s.name: norm_name(s.name) for s in job.entries.states_of("parameter")}
         self.log_every = spec.train.log_every or LOG_EVERY
-        self.tally = _Tally()
-        self.metrics = MetricsFile(folder.metrics_path)
+        self.tally = Tally()
+        self.troubles: list[str] = []
+        path = str(Path(spec.path).absolute())
+        origin = job.origin or SavedRun(spec=spec.path, absolute=path, steps=job.steps)
+        contents = digest_contents(job.data)
+        kept = Source(spec, job.entries, job.device, self.windows, origin, contents, folder.path)
+        self.keeper = Keeper(kept, job.files, self._tell)
+        self.metrics = MetricsFile(folder.metrics_path, self._tell)
 
     def go(self) -> dict[str, Any]:
         """Run to the end, or to what stops it; the folder says which."""
-        self.folder.write_spec(_limit(self.job.spec, self.job.steps))
+        self.folder.begin(_limit(self.job.spec, self.job.steps))
         self.stepper.reset(len(self.windows))
+        if self.job.resume is not None:
+            self._restore(self.job.resume.found)
+        self.metrics.open(self.tally.step)
         self.job.progress.on_start(self._describe())
         try:
             with StopRequest() as stop:
@@ -111,12 +136,28 @@ class _Run:
             self.metrics.close()
         return self._finish("done")
 
+    def _restore(self, found: Checkpoint) -> None:
+        """Set everything as it was; only what follows from the spec is the spec's."""
+        state, spec = found.state, self.job.spec
+        load_checkpoint(found, self.job.entries, self.device)
+        fresh = FROM_SPEC
+        if state.values.get("train.precision") != f'"{spec.train.precision}"':
+            fresh = (*fresh, "control.scale", "control.good")
+        initial = initial_control(spec, len(self.windows))
+        for name in fresh:
+            self.device.write_scalar(name, initial[name])
+        self.tally = restore_tally(state.step, state.loop, self.units.places())
+        self.keeper.resume(found)
+
     def _steps(self, stop: StopRequest) -> None:
         total = len(self.windows)
-        for index in range(total):
+        for index in range(self.tally.step, total):
             window = self._step(index)
-            self._report(window, window.number == total, total)
-            if stop.asked and window.number < total:
+            last = window.number == total
+            self._report(window, last, total)
+            if self.keeper.is_due(window, last):
+                self.keeper.save(self.tally)
+            if not last and (stop.asked or window.number == self.job.stop_after):
                 raise self._interrupt()
 
     def _step(self, index: int) -> Window:
@@ -126,9 +167,7 @@ class _Run:
         moved = self.stepper.run(window.batches)
         elapsed = time.perf_counter() - started
         self.tally.step = window.number
-        self.tally.seconds += elapsed
-        self.tally.recent.append(elapsed)
-        self.tally.times.append(elapsed)
+        self.tally.add_time(elapsed)
         if not moved:
             self._handle_bad(window, moved=False)
         return window
@@ -186,10 +225,20 @@ class _Run:
         return error
 
     def _interrupt(self) -> Exception:
+        saved = self.keeper.save(self.tally)
         self._finish("interrupted")
-        step, total = self.tally.step, len(self.windows)
-        message = f"interrupted after step {step} of {total}; the weights are in {self.folder.path}"
+        step, total, path = self.tally.step, len(self.windows), self.folder.path
+        message = f"interrupted after step {step} of {total}"
+        if saved:
+            message += f"; go on with: bpc train --resume {shlex.quote(str(path))}"
+        else:
+            message += f"; its checkpoint could not be written, the weights are in {path}"
         return Interrupted.at(INTERRUPTED, message, None)
+
+    def _tell(self, text: str) -> None:
+        """Say what went wrong while the run goes on, and keep it for the end."""
+        self.troubles.append(text)
+        self.job.progress.on_note(text)
 
     # -- what people and files are told -----------------------------------------------------------
 
@@ -214,7 +263,7 @@ class _Run:
         read, tally = self.device.read_scalar, self.tally
         loss = self.stepper.loss()
         if loss is not None:
-            tally.losses.append(loss)
+            tally.add_loss(loss)
         row = {
             "step": window.number,
             "epoch": window.epoch,
@@ -237,9 +286,8 @@ class _Run:
         tally.units = self.units.count(self._read_parameters())
         row |= {"test_loss": found.loss, "test_accuracy": found.accuracy}
         row["zero_units"] = {unit.layer: unit.share for unit in tally.units}
-        if tally.losses:
-            tally.train_loss = sum(tally.losses) / len(tally.losses)
-            tally.losses.clear()
+        tally.close_losses()
+        self.keeper.consider(tally, found.loss)
         self.job.progress.on_evaluation({**row, "train_loss": tally.train_loss})
 
     def _read_parameters(self) -> dict[str, Any]:
@@ -257,11 +305,12 @@ class _Run:
             "budget_bytes": self.job.spec.train.memory_bytes,
             "steps": len(self.windows),
             "run_dir": str(self.folder.path),
+            "resumed_after": self.tally.step if self.job.resume else None,
         }
 
     def _finish(self, status: str, **more: object) -> dict[str, Any]:
         """Save weights and result."""
-        tally, evaluation = self.tally, self.tally.evaluation
+        tally, evaluation, best = self.tally, self.tally.evaluation, self.tally.best
         result: dict[str, Any] = {
             "status": status,
             "steps": tally.step,
@@ -277,13 +326,20 @@ class _Run:
                 "test_accuracy": evaluation.accuracy if evaluation else None,
             },
             "test_rows": len(self.job.data.test["target"]),
+            "best": {"step": best.step, "test_loss": best.loss} if best else None,
+            "checkpoint_step": self.keeper.saved_step,
             "run_dir": str(self.folder.path),
             "seconds": tally.seconds,
-            "notes": _make_notes(self.job, tally),
+            "notes": _make_notes(self.job, tally, self.troubles),
             **more,
         }
-        self.folder.write_parameters(self._read_parameters())
-        self.folder.write_result(result)
+        try:
+            self.folder.write_model(capture(self.device, model_slots(self.job.entries)))
+            self.folder.write_result(result)
+        except OSError as error:
+            if status == "done":
+                raise
+            self._tell(f"{error.filename or self.folder.path}: {error.strerror}")
         return result
 
 
@@ -294,11 +350,11 @@ def _limit(spec: Spec, steps: int | None) -> Spec:
     return replace(spec, train=replace(spec.train, steps=steps, epochs=None))
 
 
-def _make_notes(job: Job, tally: _Tally) -> list[dict[str, Any]]:
+def _make_notes(job: Job, tally: Tally, troubles: list[str]) -> list[dict[str, Any]]:
     """What a person should know, each with a place where it has one."""
+    said = (*job.notes, *(Note(text) for text in troubles[:_MOST_TROUBLES]))
     notes: list[dict[str, Any]] = [
-        {"text": note.text, "place": note.span.to_json() if note.span else None}
-        for note in job.notes
+        {"text": note.text, "place": note.span.to_json() if note.span else None} for note in said
     ]
     if tally.skipped:
         were = "was" if tally.skipped == 1 else "were"

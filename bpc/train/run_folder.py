@@ -1,82 +1,131 @@
-"""The folder of a run: its spec, `metrics.jsonl`, `parameters.npz` and `result.json`."""
+"""The folder of a run: its spec, `metrics.jsonl`, `model.safetensors` and `result.json`."""
 
 from __future__ import annotations
 
 import json
 import os
-import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from bpc.errors import UsageError
 from bpc.spec.model import Spec
 from bpc.spec.resolved import write_resolved
+from bpc.train.checkpoint import MODEL
+from bpc.train.faults import NO_CHECKPOINT, CheckpointError
+from bpc.train.files import Files, remove_leftovers, replace_file
+from bpc.train.lock import LOCK_FILE, FolderLock, is_locked
 from bpc.train.metrics import plain
+from bpc.train.tensorfile import encode_tensors
 
 RUNS = Path("runs")
 NOT_EMPTY = "BPC0602"
+RESULT = "result.json"
+SPEC, RESOLVED = "spec", "spec.resolved.yaml"
 
 
 class RunFolder:
-    """Writes a run's files; each appears whole or not at all, `metrics.jsonl` grows."""
+    """Writes a run's files; each appears whole or not at all, `metrics.jsonl` grows.
 
-    def __init__(self, path: Path):
+    The folder is this process's until `release`.
+    """
+
+    def __init__(self, path: Path, files: Files | None = None):
+        """Take the folder.
+
+        Raises:
+            UsageError: another process trains into it.
+        """
         self.path = path
+        self.files = files or Files()
+        self._lock = FolderLock(path)
 
     @property
     def metrics_path(self) -> Path:
         """Where the metrics go."""
         return self.path / "metrics.jsonl"
 
-    def write_spec(self, spec: Spec) -> None:
-        """Keep the spec and what it extends as they were read, and all of it in one file."""
-        for number, source in enumerate(spec.files):
-            self._write_text(f"spec.base{number}.yaml" if number else "spec.yaml", source.text)
-        self._write_text("spec.resolved.yaml", write_resolved(spec))
+    def begin(self, spec: Spec) -> None:
+        """Keep the spec; what an earlier end of the run left is its end no more."""
+        remove_leftovers(self.files, self.path)
+        for name in (RESULT, MODEL):
+            self.files.remove(self.path / name)
+        self._write_spec(spec)
+
+    def _write_spec(self, spec: Spec) -> None:
+        """The spec and what it extends as they were read, and all of it in one file."""
+        # A run that goes on from what its folder kept leaves that as it is.
+        if Path(spec.path).resolve().parent != self.path.resolve():
+            for number, source in enumerate(spec.files):
+                name = f"{SPEC}.base{number}.yaml" if number else f"{SPEC}.yaml"
+                self._write_text(name, source.text)
+        self._write_text(RESOLVED, write_resolved(spec))
 
     def _write_text(self, name: str, text: str) -> None:
-        _write_whole(self.path / name, lambda file: file.write(text.encode()))
+        replace_file(self.files, self.path / name, [text.encode()])
 
     def write_result(self, result: Mapping[str, object]) -> None:
         """Say how the run ended."""
         text = json.dumps(plain(result), indent=2, allow_nan=False) + "\n"
-        _write_whole(self.path / "result.json", lambda file: file.write(text.encode()))
+        replace_file(self.files, self.path / RESULT, [text.encode()])
 
-    def write_parameters(self, parameters: Mapping[str, NDArray[Any]]) -> None:
-        """Keep the weights by name, as NumPy's own format without pickled objects."""
+    def write_model(self, model: Mapping[str, NDArray[Any]]) -> None:
+        """Keep the weights by name."""
+        replace_file(self.files, self.path / MODEL, encode_tensors(model))
 
-        def save(file: IO[bytes]) -> None:
-            # Not np.savez: there a parameter called `file` would be taken for its first argument.
-            with zipfile.ZipFile(file, "w") as archive:
-                for name, array in parameters.items():
-                    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                        np.lib.format.write_array(member, array, allow_pickle=False)
-
-        _write_whole(self.path / "parameters.npz", save)
+    def release(self) -> None:
+        """Let other processes train into the folder."""
+        self._lock.release()
 
 
-def make_run_folder(name: str, wished: str | os.PathLike[str] | None) -> RunFolder:
+def make_run_folder(
+    name: str, wished: str | os.PathLike[str] | None, files: Files | None = None
+) -> RunFolder:
     """Make the folder of a new run: `wished`, or `runs/<name>-<n>` with the next free n.
 
     Raises:
-        UsageError: `wished` exists and is no empty folder, or `runs` is a file.
+        UsageError: `wished` exists and is no empty folder, `runs` is a file, or another process
+            trains into it.
     """
     if wished is None:
-        return RunFolder(_make_next(name))
+        return RunFolder(_make_next(name), files)
     path = Path(wished)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise UsageError.at(
-            NOT_EMPTY,
-            f"{path} is not an empty folder, and a run overwrites nothing",
-            None,
-            help="name a new folder, or leave --run-dir out",
-        )
+    if path.exists() and not path.is_dir():
+        raise _not_empty(path)
     path.mkdir(parents=True, exist_ok=True)
+    if any(path.iterdir()) and not is_locked(path):
+        raise _not_empty(path)
+    made = RunFolder(path, files)
+    # Two processes may have found it empty; the one that came second to the lock sees it here.
+    if any(inner.name != LOCK_FILE for inner in path.iterdir()):
+        made.release()
+        raise _not_empty(path)
+    return made
+
+
+def open_run_folder(path: Path) -> RunFolder:
+    """Take the folder of a run that is there already.
+
+    Raises:
+        UsageError: another process trains into it.
+        CheckpointError: there is no such folder.
+    """
+    if not path.is_dir():
+        raise CheckpointError.at(NO_CHECKPOINT, f"{path}: there is no such run", None)
     return RunFolder(path)
+
+
+def _not_empty(path: Path) -> UsageError:
+    error = UsageError.at(
+        NOT_EMPTY,
+        f"{path} is not an empty folder, and a run overwrites nothing",
+        None,
+        help="name a new folder, leave --run-dir out, or go on with a run: bpc train --resume",
+    )
+    assert isinstance(error, UsageError)
+    return error
 
 
 def _make_next(name: str) -> Path:
@@ -99,16 +148,3 @@ def _make_next(name: str) -> Path:
 def _number(folder: str, name: str) -> int:
     text = folder.removeprefix(f"{name}-")
     return int(text) if text != folder and text.isascii() and text.isdigit() else 0
-
-
-def _write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write beside the file and rename, so that nobody meets half of it."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with aside.open("wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)

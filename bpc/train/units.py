@@ -41,6 +41,10 @@ class UnitCounter:
         self._graph = retain(replace(predict, outputs=()), wanted)
         self._sample = {value.name: part[value.name][:MOST_ROWS] for value in predict.inputs}
 
+    def places(self) -> dict[str, Span]:
+        """The watched layers and where they stand."""
+        return {node.scope: node.span for node in reversed(self._watched)}
+
     def count(self, parameters: Mapping[str, NDArray[Any]]) -> list[ZeroUnits]:
         """The shares with these parameters, in the order of the model."""
         if not self._watched:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import bpc
+from bpc.errors import Diagnostic
 
 PLAN: dict[str, Any] = {
     "planned_peak_bytes": 1_500_000,
@@ -87,6 +88,7 @@ class FakeNet:
     fault: BaseException | None = None
     asked: dict[str, Any] = field(default_factory=dict)
     notes: list[dict[str, Any]] = field(default_factory=list)
+    warnings: list[Diagnostic] = field(default_factory=list)
 
     def compile(self, spec: str, **wishes: Any) -> FakeNet:
         self.asked |= {"spec": spec, **wishes}
@@ -107,6 +109,9 @@ class FakeNet:
         progress.on_evaluation({**row, "test_accuracy": 0.975, "step_ms": 0.12})
         progress.on_evaluation(row)
         return self._answer({**TRAIN, "notes": self.notes}, **asked)
+
+    def lint(self) -> list[Diagnostic]:
+        return self.warnings
 
     def plan_memory(self, **asked: Any) -> dict[str, Any]:
         return self._answer(PLAN, **asked)

@@ -102,4 +102,6 @@ def test_sigterm_finishes_the_step_saves_and_ends_with_130() -> None:
     steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
     assert (stored["status"], stored["steps"]) == ("interrupted", steps[-1])
     assert f"interrupted after step {steps[-1]} of 230000" in err
-    assert Path("there/parameters.npz").is_file()
+    assert "bpc train --resume there" in err
+    assert Path("there/model.safetensors").is_file()
+    assert Path(f"there/checkpoints/step-{steps[-1]:06d}/state.json").is_file()

@@ -25,9 +25,10 @@ from fake_cublaslt import FakeLt, make_cublaslt
 from fake_cupy import TO_DEVICE, TO_HOST, WITHIN, WORLD, make_cupy, memory, parameters_of
 
 import bpc
+from bpc import continued
 from bpc.codegen.cuda import Argument, CudaSource, generate
 from bpc.entries import EVALUATE, MICRO_STEP, UPDATE
-from bpc.errors import ToolError
+from bpc.errors import Interrupted, ToolError
 from bpc.plan.program import Program
 from bpc.runtime import cuda_build, select
 from bpc.runtime.cpu.build import plan
@@ -598,6 +599,26 @@ def test_training_gives_the_bits_of_the_simulator(
         np.testing.assert_array_equal(found.parameters()[name], weights, err_msg=name)
     found.close()
     wanted.close()
+
+
+def test_a_run_goes_on_from_its_checkpoint(world: Any, tmp_path: Path) -> None:
+    """Begun on the GPU, gone on with on the CPU, ended on the GPU: the run that never stopped."""
+    path = _write_spec(tmp_path, **{"epochs: 1": "epochs: 2, checkpoint: {every: 1}"})
+    straight = bpc.compile(path, device="sim")
+    straight.train(run_dir=tmp_path / "straight")
+    straight.close()
+    world.execute = simulated()
+    begun = bpc.compile(path, device="cuda")
+    with pytest.raises(Interrupted):
+        begun.train(run_dir=tmp_path / "run", stop_after=3)
+    begun.close()
+    with pytest.raises(Interrupted):
+        continued.resume(tmp_path / "run", device="cpu", stop_after=6)
+    result = continued.resume(tmp_path / "run", device="cuda")
+    assert (result["device"], result["steps"]) == ("cuda", 10)
+    files = [tmp_path / name / "checkpoints/step-000010" for name in ("straight", "run")]
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        assert (files[0] / name).read_bytes() == (files[1] / name).read_bytes()
 
 
 # -- cuBLASLt -------------------------------------------------------------------------------------

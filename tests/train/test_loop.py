@@ -186,12 +186,13 @@ def test_runs_are_numbered_and_hold_spec_result_and_weights(make: Any) -> None:
     assert (folder / "spec.yaml").read_bytes() == Path("net.yaml").read_bytes()
     stored = json.loads((folder / "result.json").read_text())
     assert (stored["status"], stored["steps"]) == ("done", 2)
-    with np.load(folder / "parameters.npz", allow_pickle=False) as weights:
-        assert set(weights) == set(net.parameters())
-        for name, value in net.parameters().items():
-            assert (weights[name] == value).all()
+    weights = net.parameters()
+    again = make(seed=9)
+    again.load(folder)
+    for name, value in again.parameters().items():
+        assert (weights[name] == value).all()
     assert sorted(path.name for path in folder.iterdir()) == [
-        *("metrics.jsonl", "parameters.npz", "result.json", "spec.resolved.yaml", "spec.yaml")
+        *("metrics.jsonl", "model.safetensors", "result.json", "spec.resolved.yaml", "spec.yaml")
     ]
 
 
@@ -215,8 +216,11 @@ def test_a_signal_ends_the_run_after_its_step(make: Any, number: signal.Signals)
     assert caught.value.exit_code == 130 and "after step 3 of 200" in str(caught.value)
     stored = json.loads(Path("there/result.json").read_text())
     assert (stored["status"], stored["steps"]) == ("interrupted", 3)
-    with np.load("there/parameters.npz", allow_pickle=False) as weights:
-        assert (weights["fc1.weight"] == net.parameters()["fc1.weight"]).all()
+    again = make(seed=9)
+    again.load("there")
+    assert (again.parameters()["fc1.weight"] == net.parameters()["fc1.weight"]).all()
+    assert "bpc train --resume there" in str(caught.value)
+    assert [path.name for path in Path("there/checkpoints").iterdir()] == ["step-000003"]
     assert signal.getsignal(number) is before
 
 

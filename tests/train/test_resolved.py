@@ -64,6 +64,7 @@ def load_text(text: str, folder: Path) -> Spec:
 @pytest.mark.parametrize("path", ZOO, ids=lambda path: path.stem)
 def test_every_spec_reads_back(path: Path, tmp_path: Path) -> None:
     sets = {"train.clip": "{global_norm: 0.5}", "train.schedule": "{cosine: 0.25}"}
+    sets["train.checkpoint"] = "{keep: 3, best: false}"
     spec = api.compile(path, set=sets, memory="4MiB", seed=9).spec
     text = write_resolved(spec)
     again = load_text(text, tmp_path)
@@ -121,7 +122,7 @@ def test_a_run_can_be_repeated_from_its_folder(tmp_path: Path) -> None:
     limited = dataclasses.replace(first.spec, train=expected)
     assert without_places(again.spec) == without_places(limited)
     again.train(run_dir="again")
-    left, right = (Path(name) / "parameters.npz" for name in ("first", "again"))
+    left, right = (Path(name) / "model.safetensors" for name in ("first", "again"))
     assert left.read_bytes() == right.read_bytes()
 
 

@@ -1,0 +1,102 @@
+"""Runs that go on: from a checkpoint of their folder to the end that they would have had."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from bpc import api
+from bpc.errors import Span
+from bpc.train.changes import check_unchanged
+from bpc.train.checkpoint import Checkpoint, find_checkpoint
+from bpc.train.loop import Resume
+from bpc.train.progress import NoProgress, Progress
+from bpc.train.run_folder import RESOLVED, SPEC, RunFolder, open_run_folder
+from bpc.train.saved import SavedRun
+
+
+def resume(
+    run: str | os.PathLike[str],
+    *,
+    spec: str | os.PathLike[str] | None = None,
+    set: Mapping[str, object] | None = None,
+    device: str | None = None,
+    memory: str | int | None = None,
+    threads: int | None = None,
+    seed: int | None = None,
+    steps: int | None = None,
+    allow: Collection[str] = (),
+    progress: Progress | None = None,
+    stop_after: int | None = None,
+) -> dict[str, Any]:
+    """Go on with a run from its newest good checkpoint.
+
+    Everything that computes is as it was: with the same device the result is that of a run which
+    was never stopped, to the last bit. Device, threads and memory may differ freely.
+
+    Args:
+        run: the run's folder.
+        spec: the spec, if it has moved since.
+        set: further values that override the spec, on top of those that the run was started with.
+        device: where to run; without it, where the run was started.
+        memory, threads, seed: as in `bpc.compile`.
+        steps: as in `Net.train`; without it, what the run was started with.
+        allow: dotted keys of the spec that may have changed.
+        progress: told of what goes on.
+        stop_after: as in `Net.train`.
+
+    Returns:
+        What `Net.train` returns.
+
+    Raises:
+        CheckpointError: there is no good checkpoint, or the spec or the data changed.
+        SpecError, DataError, UsageError, BudgetError, ToolError: as in `bpc.compile` and `train`.
+    """
+    watcher = NoProgress() if progress is None else progress
+    folder = open_run_folder(Path(run))
+    try:
+        found, warned = find_checkpoint(folder.path)
+        for text in warned:
+            watcher.on_note(text)
+        was = found.state.run
+        net = api.compile(
+            _find_spec(was, folder) if spec is None else spec,
+            set={**was.sets, **(set or {})},
+            device=was.device if device is None else device,
+            memory=memory,
+            threads=threads,
+            seed=seed,
+        )
+        wished = was.steps if steps is None else steps
+        _check(found, net, wished, allow, watcher)
+        return net.train(
+            wished, progress=watcher, stop_after=stop_after, resume=Resume(folder, found)
+        )
+    finally:
+        folder.release()
+
+
+def _check(
+    found: Checkpoint,
+    net: api.Net,
+    steps: int | None,
+    allow: Collection[str],
+    watcher: Progress,
+) -> None:
+    for change in check_unchanged(found.state, net.spec, net.data, steps, allow):
+        place = f" ({change.span})" if isinstance(change.span, Span) else ""
+        watcher.on_note(f"changed since step {found.state.step}: {change}{place}")
+
+
+def _find_spec(was: SavedRun, folder: RunFolder) -> str:
+    """The spec as the run was started with it, or what the folder kept of it."""
+    if os.path.exists(was.spec) and os.path.abspath(was.spec) == was.absolute:
+        return was.spec
+    if os.path.exists(was.absolute):
+        return was.absolute
+    # One file holds it all where others, which the copy names by their old places, are a part.
+    copied = folder.path / f"{SPEC}.yaml"
+    extended = (folder.path / f"{SPEC}.base1.yaml").exists()
+    return str(folder.path / RESOLVED if extended else copied)

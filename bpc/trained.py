@@ -1,0 +1,86 @@
+"""Runs that have been: the network of a run with the weights that it learnt."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bpc import api
+from bpc.errors import BpcError
+from bpc.train.checkpoint import FOLDER, MODEL, find_model, list_checkpoints
+from bpc.train.faults import NO_CHECKPOINT, CheckpointError
+from bpc.train.run_folder import RESOLVED
+from bpc.train.saved import STATE_FILE
+from bpc.train.scores import measure
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A network whose device has the weights of the file `weights`."""
+
+    net: api.Net
+    weights: Path
+
+
+def open_run(run: str | os.PathLike[str], *, best: bool = False, **wishes: Any) -> Trained:
+    """The network of a run, as `spec.resolved.yaml` describes it, with its weights.
+
+    Args:
+        run: the folder of a run, or one of its checkpoints.
+        best: the weights of the evaluation with the least held-out loss, in place of those of the
+            run's end or, if it has not come to one, of its newest checkpoint.
+        wishes: as in `bpc.compile`.
+
+    Raises:
+        CheckpointError: there is no such run, it has no weights, or they are damaged.
+        SpecError, DataError, UsageError, BudgetError, ToolError: as in `bpc.compile` and `device`.
+        OSError: what the system says.
+    """
+    path = Path(run)
+    folder = path.parent.parent if (path / STATE_FILE).exists() else path
+    spec = folder / RESOLVED
+    if not spec.is_file():
+        raise _no_run(path)
+    if not best and path == folder and not _has_weights(path):
+        raise CheckpointError.at(
+            NO_CHECKPOINT,
+            f"{path} has no weights: the run neither ended nor wrote a checkpoint",
+            None,
+            help="train.checkpoint: {every: 100} keeps them as a run goes on",
+        )
+    weights = find_model(path, best)
+    net = api.compile(spec, **wishes)
+    net.load(weights)
+    return Trained(net, weights)
+
+
+def evaluate_net(net: api.Net) -> dict[str, Any]:
+    """Loss and metrics over the held-out part, dropout off.
+
+    Returns:
+        test_loss, test_accuracy, test_rows, metrics (by name), device.
+    """
+    found = net.evaluate()
+    inputs = {name: net.data.test[name] for name in net.description.inputs}
+    return {
+        **found,
+        "metrics": measure(net.predict(inputs), net.data.test["target"], net.spec.loss),
+        "device": net.device.summary,
+    }
+
+
+def _has_weights(run: Path) -> bool:
+    return (run / MODEL).is_file() or bool(list_checkpoints(run))
+
+
+def _no_run(path: Path) -> BpcError:
+    if not path.exists():
+        return CheckpointError.at(NO_CHECKPOINT, f"{path}: there is no such run", None)
+    if path.is_dir():
+        message = f"{path} is not the folder of a run: it has no {RESOLVED}"
+    else:
+        message = f"{path} is a file; a run is a folder, such as runs/digits-mlp-1"
+    help = f"a run's folder has {FOLDER}/, metrics.jsonl and {RESOLVED}"
+    return CheckpointError.at(NO_CHECKPOINT, message, None, help=help)
