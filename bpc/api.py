@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +86,7 @@ def compile(
     if seed is not None:
         sets["seed"], places["seed"] = seed, "--seed"
     loaded = _load(os.fspath(spec), sets, places)
-    description = describe(loaded.data.source, loaded.data.options, loaded.data.span)
+    description = describe_data(loaded)
     entries = build_entries(loaded, description)
     check_initials(entries.states_of("parameter"))
     origin = describe_origin(loaded.path, sets, device)
@@ -100,9 +101,15 @@ def _load(path: str, sets: Mapping[str, object], places: Mapping[str, str]) -> S
     except IncompleteSpec as fault:
         if fault.spec is None:
             raise
-        data = fault.spec.data
-        found = find_faults(fault.spec, describe(data.source, data.options, data.span))
+        found = find_faults(fault.spec, describe_data(fault.spec))
         raise fault.with_more(found) from None
+
+
+def describe_data(spec: Spec) -> Description:
+    """What the data of a spec looks like, and which of its classes the loss leaves out."""
+    data = spec.data
+    found = describe(data.source, data.options, data.span)
+    return replace(found, target=replace(found.target, ignored=spec.ignored_class))
 
 
 class Net:
@@ -149,7 +156,8 @@ class Net:
         """
         if self._data is None:
             source = self.spec.data
-            self._data = read(source.source, source.options, source.span, self.spec.seed)
+            ignored = self.spec.ignored_class
+            self._data = read(source.source, source.options, source.span, self.spec.seed, ignored)
         return self._data
 
     def train(
@@ -221,8 +229,7 @@ class Net:
 
     def evaluate(self) -> dict[str, Any]:
         """Mean loss and, for classes, accuracy over the held-out part."""
-        ignored: Any = self.spec.loss.options.get("ignore_index")
-        found = evaluate(self.device, self.data.test, ignored)
+        found = evaluate(self.device, self.data.test, self.spec.ignored_class)
         return {
             "test_loss": found.loss,
             "test_accuracy": found.accuracy,

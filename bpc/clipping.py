@@ -12,8 +12,6 @@ from bpc.parameter_groups import Settings
 from bpc.types import F64
 from bpc.update_builder import UpdateBuilder
 
-CLIP_EPSILON = 1e-6  # added to the norm before dividing, as PyTorch's clip_grad_norm_ does
-
 
 def norm_name(parameter: str) -> str:
     """The state that holds a parameter's unscaled gradient norm."""
@@ -44,7 +42,8 @@ def build_clipping(
     """Norms, the check for inf and NaN, and the factors.
 
     A norm is that of the unscaled gradients, summed in f64, so that neither squares of large
-    numbers overflow nor squares of small ones vanish. The factor is min(1, limit / norm).
+    numbers overflow nor squares of small ones vanish. A group's share is min(1, limit / norm);
+    then the norm of all that is left is measured for the limit of all, which multiplies each.
     """
     train, unscale = make.spec.train, _build_unscale(make)
     squares = {state.name: _measure(make, state, unscale) for state in parameters}
@@ -55,20 +54,65 @@ def build_clipping(
     loss = make.control("loss")
     found = make.scalar("found", select(sound, 0, 1), "i64", q=total, l=loss)
     make.write("control.found_inf", found)
-    factors: dict[int | None, Value] = {}
-    for key in dict.fromkeys(settings[state.name].clip for state in parameters):
-        limit = train.clip if key is None else train.clip_groups[key].norm
-        name = "factor" if key is None else f"factor.group{key + 1}"
-        if limit is None:
-            factors[key] = make.scalar(name, Var("u"), make.real, u=unscale)
-            continue
-        of_key = [squares[name] for name in squares if settings[name].clip == key]
-        mine = norm
-        if len(of_key) < len(squares):
-            mine = _root(make, f"{name}.norm", _add_up(make, of_key, f"{name}.squares"), unscale)
-        share = minimum(Const(1.0), Const(limit) / (Var("n") + Const(CLIP_EPSILON)))
-        factors[key] = make.scalar(name, Var("u") * share, make.real, u=unscale, n=mine)
+    members: dict[int | None, list[Value]] = {}
+    for name, value in squares.items():
+        members.setdefault(settings[name].clip, []).append(value)
+    shares: dict[int | None, Value] = {
+        key: _clip_group(make, key, parts, unscale)
+        for key, parts in members.items()
+        if key is not None
+    }
+    whole = _clip_all(make, members, shares, norm, unscale)
+    factors = {key: _factor(make, key, unscale, shares.get(key), whole) for key in members}
     return Clipped(found, factors, train.clip_value)
+
+
+def _clip_group(make: UpdateBuilder, key: int, parts: Sequence[Value], unscale: Value) -> Value:
+    """The share of its gradients that a group keeps."""
+    name = f"factor.group{key + 1}"
+    norm = _root(make, f"{name}.norm", _add_up(make, parts, f"{name}.squares"), unscale)
+    return _limit(make, f"{name}.share", make.spec.train.clip_groups[key].norm, norm)
+
+
+def _clip_all(
+    make: UpdateBuilder,
+    members: Mapping[int | None, Sequence[Value]],
+    shares: Mapping[int | None, Value],
+    norm: Value,
+    unscale: Value,
+) -> Value | None:
+    """The share that all gradients keep, measured after the groups' own clipping."""
+    limit = make.spec.train.clip
+    if limit is None:
+        return None
+    if shares:
+        parts = []
+        for key, values in members.items():
+            part = _add_up(make, values, "factor.part")
+            if key in shares:
+                clipped = Var("q") * square(Var("s"))
+                part = make.scalar("factor.part", clipped, q=part, s=shares[key])
+            parts.append(part)
+        norm = _root(make, "factor.norm", _add_up(make, parts, "factor.squares"), unscale)
+    return _limit(make, "factor.share", limit, norm)
+
+
+def _limit(make: UpdateBuilder, name: str, limit: float, norm: Value) -> Value:
+    return make.scalar(name, minimum(Const(1.0), Const(limit) / Var("n")), n=norm)
+
+
+def _factor(
+    make: UpdateBuilder, key: int | None, unscale: Value, share: Value | None, whole: Value | None
+) -> Value:
+    """What a stored gradient is multiplied by: 1 / scale and the shares that it keeps."""
+    expr: Expr = Var("u")
+    operands = {"u": unscale}
+    for name, value in (("s", share), ("w", whole)):
+        if value is not None:
+            expr, operands[name] = expr * Var(name), value
+    return make.scalar(
+        "factor" if key is None else f"factor.group{key + 1}", expr, make.real, **operands
+    )
 
 
 def _build_unscale(make: UpdateBuilder) -> Value:

@@ -27,11 +27,15 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class TargetInfo:
-    """What is to be learnt: a class index in [0, classes), or values of `shape` (no batch)."""
+    """What is to be learnt: a class index in [0, classes), or values of `shape` (no batch).
+
+    `ignored` is a class index that the loss leaves out; it may lie outside [0, classes).
+    """
 
     kind: str  # "class" | "value"
     shape: tuple[int, ...]
     classes: int | None
+    ignored: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

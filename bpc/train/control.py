@@ -58,7 +58,7 @@ class LossTerms:
 
     def __init__(self, spec: Spec, targets: NDArray[Any]):
         self._per_row = prod(targets.shape[1:])
-        ignored = spec.loss.options.get("ignore_index")
+        ignored = spec.ignored_class
         self._counted: NDArray[np.int64] | None = None
         if ignored is not None:
             counted = (targets != ignored).reshape(len(targets), -1)

@@ -262,12 +262,12 @@ class _Run:
         """The metrics of one step."""
         read, tally = self.device.read_scalar, self.tally
         loss = self.stepper.loss()
-        if loss is not None:
-            tally.add_loss(loss)
+        tally.add_loss(loss)
         row = {
             "step": window.number,
             "epoch": window.epoch,
             "train_loss": loss,
+            "terms": self.stepper.terms(),
             "lr": read("control.lr"),
             "gradient_norm": read("control.norm"),
             "scale": read("control.scale"),
@@ -281,7 +281,7 @@ class _Run:
     def _evaluate(self, row: dict[str, Any]) -> None:
         """Add what the held-out part says to a row, and show it."""
         tally = self.tally
-        ignored: Any = self.job.spec.loss.options.get("ignore_index")
+        ignored = self.job.spec.ignored_class
         found = tally.evaluation = evaluate(self.device, self.job.data.test, ignored)
         tally.units = self.units.count(self._read_parameters())
         row |= {"test_loss": found.loss, "test_accuracy": found.accuracy}
