@@ -153,7 +153,7 @@ def _budgets(net: Net) -> list[int | None]:
     return [None, *sorted({least, (least + peak) // 2} - {peak})]
 
 
-def find_plans(make: Any, count: int = 24) -> list[tuple[int, Net]]:
+def find_plans(make: Any, count: int = 8) -> list[tuple[int, Net]]:
     """Networks with different plans, from keeping everything to the least budget.
 
     Args:

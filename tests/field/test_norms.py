@@ -102,8 +102,9 @@ def test_norm_ln_tail_rows(make: Maker, columns: int) -> None:
             odd = 2 * sign[0] if rows % 2 else np.zeros(columns)
             assert_near(name, "fp32", beta, odd)
             continue
-        # column sums add 256 rows in order, then the sums: so many roundings of terms up to 2
-        bound = (256 + rows / 256) * 2.0**-24 * 2 * rows
+        # NumPy adds rows in order; generated code 256 at a time, then the sums of these slices
+        roundings = rows if make.device == "reference" else 256 + rows / 256
+        bound = (8 + roundings) * 2.0**-24 * np.abs(want[0]).max()
         assert np.abs(gamma - want[0]).max() <= bound
         assert np.abs(beta - want[1]).max() <= bound
 
