@@ -194,6 +194,10 @@ class _Run:
             tally.traced += 1
             fault = self._find(window)
             row |= {"node": fault.node, "layer": fault.layer, "place": str(fault.span)}
+            row["element"] = list(fault.element)
+            if fault.batch is not None:
+                row["batch"] = fault.batch + 1
+                row["row"] = fault.data_row([batch.tolist() for batch in window.batches])
             text = f"step {window.number}, {event}: {fault.describe()} ({fault.span})"
             self.job.progress.on_note(text)
         self.metrics.write({**row, "scale": scale})
@@ -210,7 +214,7 @@ class _Run:
 
     def _stop_at(self, window: Window, fault: Fault, moved: bool) -> Exception:
         """The error of a step that is not finite, after saving the weights."""
-        rows = [int(row) for batch in window.batches for row in batch]
+        rows = [batch.tolist() for batch in window.batches]
         when = "after" if moved else "before"
         kept = f"the weights {when} this step are in {self.folder.path}"
         error = make_error(fault, window.number, rows, kept)

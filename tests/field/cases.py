@@ -21,9 +21,15 @@ DEFAULT = {"fp64": {"rtol": 1e-12, "atol": 0}, "fp32": {"rtol": 2e-6, "atol": 0}
 
 def inputs_of(name: str) -> dict[str, Array]:
     """Inputs and parameters of a case that are given as numbers."""
-    setup = CASES[name]["setup"]
+    setup = setup_of(name)
     found = {**setup.get("inputs", {}), **setup.get("params", {})}
     return {key: np.asarray(value) for key, value in found.items() if isinstance(value, list)}
+
+
+def setup_of(name: str) -> dict[str, Any]:
+    """What the case starts from."""
+    found: dict[str, Any] = CASES[name]["setup"]
+    return found
 
 
 def expected(name: str) -> dict[str, Any]:
