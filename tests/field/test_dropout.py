@@ -94,9 +94,9 @@ def test_drop_checkpoint_rng_training(make: Maker, depth: int, least_plans: int)
 
     plans = find_plans(compile_with)
     assert len(plans) >= least_plans and plans[0][0] == 0 < plans[-1][0]
-    chosen = [plans[0], plans[len(plans) // 2], plans[-1]]
+    chosen = sorted({0, len(plans) // 2, len(plans) - 1})
     runs = []
-    for _, net in chosen:
+    for _, net in (plans[k] for k in chosen):
         stepper = net.stepper(updates=50)
         losses = []
         for step in range(50):
@@ -130,7 +130,7 @@ def test_drop_rate_one(make: Maker) -> None:
         assert np.array_equal(slope[0], want[key]["grad"])
         far = net.stepper((x, np.full((1, 3), -8.0)))
         far.step([0])
-        assert 3 * far.loss() == pytest.approx(sum(want[key]["y"]) + 24, rel=1e-12)
+        assert far.loss() == pytest.approx(sum(want[key]["y"]) + 24, rel=1e-12)
         assert np.array_equal(net.predict(x), x)
     for p in ("-0.1", "1.1", ".nan"):
         with pytest.raises(SpecError) as caught:
