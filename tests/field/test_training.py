@@ -272,7 +272,7 @@ def test_clip_nonfinite_norm(make: Maker) -> None:
     result = looped.train()
     event = next(row for row in metrics(result) if "event" in row)
     assert result["skipped_steps"] == 1 and event["step"] == 1
-    assert event["parameter"] == "w" and event["element"] == [0]
+    assert event["parameter"] == "w" and event["element"] == [0, 0]
 
 
 @pytest.mark.parametrize("key", ["a", "b", "c"])
