@@ -101,9 +101,7 @@ def test_train_accum_unequal_tokens(make: Maker, precision: str, cuts: tuple[int
 
 
 @reals
-def test_train_accum_unequal_tokens_of_which_some_do_not_count(
-    make: Maker, precision: str
-) -> None:
+def test_train_accum_unequal_tokens_of_which_some_do_not_count(make: Maker, precision: str) -> None:
     """Valid tokens by `ignore_index`: a micro-batch may have none."""
     x = np.arange(12.0).reshape(6, 2) / 8
     target = np.array([0, -1, 1, -1, -1, 1])

@@ -152,10 +152,10 @@ def change_by_bomb(source: random.Random, text: str) -> bytes:
         "  - &m {linear: 4, <<: *m}\n",
         f"  - {{repeat: {source.choice((0, 3, 10_000, 10_001, 10**9))}, layers: [relu]}}\n",
         "  - " + "{repeat: 30, layers: [" * 5 + "relu" + "]}" * 5 + "\n",
-        f"  - formula: \"{'(' * depth}x{')' * depth}\"\n",
-        f"  - formula: \"{' + '.join(['x'] * depth)}\"\n",
-        f"  - formula: \"{'sin(' * min(depth, 60)}x{')' * min(depth, 60)}\"\n",
-        "  - formula: \"" + "x**" * min(depth, 200) + "x\"\n",
+        f'  - formula: "{"(" * depth}x{")" * depth}"\n',
+        f'  - formula: "{" + ".join(["x"] * depth)}"\n',
+        f'  - formula: "{"sin(" * min(depth, 60)}x{")" * min(depth, 60)}"\n',
+        '  - formula: "' + "x**" * min(depth, 200) + 'x"\n',
     ]
     place = text.index("model:\n") + len("model:\n")
     chosen = source.choice(bombs)
@@ -169,7 +169,9 @@ def change_by_copy(source: random.Random, text: str) -> bytes:
     keys = [k for k, line in enumerate(lines) if ":" in line]
     chosen = lines[source.choice(keys)]
     key = chosen.split(":")[0]
-    again = source.choice([chosen, f"{key}: 1", f"{key}: null", f"{key}: *l", f"'{key.strip()}': 1"])
+    again = source.choice(
+        [chosen, f"{key}: 1", f"{key}: null", f"{key}: *l", f"'{key.strip()}': 1"]
+    )
     lines.insert(source.randrange(len(lines) + 1), again)
     return "\n".join(lines).encode()
 
