@@ -178,7 +178,7 @@ def change_by_copy(source: random.Random, text: str) -> bytes:
 
 def change_letters(source: random.Random, text: str) -> bytes:
     """Letters of other scripts, marks, directions and surrogates where ASCII was."""
-    letters = "éßΩж層🙂\u0301\u200b\u202e\ufeff\u2028\x85\x7f\ufffe　ａ１"
+    letters = "éßΩж層🙂\u0301\u200b\u202e\ufeff\u2028\x85\x7f\ufffe\u3000\uff41\uff11"
     found = list(text)
     for _ in range(source.randint(1, 4)):
         at = source.randrange(len(found))

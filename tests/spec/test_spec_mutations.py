@@ -1,4 +1,4 @@
-"""10,000 mutated specs through the whole compile: errors with places, soon, and in little memory."""
+"""10,000 mutated specs through the whole compile: errors with places, soon, in little memory."""
 
 from __future__ import annotations
 
