@@ -239,7 +239,9 @@ def test_ckpt_shape_broadcast(make: Maker) -> None:
         file.write_bytes(pack(tensors))
         with pytest.raises(BpcError) as caught:
             net.load(file)
-        text = str(caught.value) + "".join(n.text for d in caught.value.diagnostics for n in d.notes)
+        text = str(caught.value) + "".join(
+            n.text for d in caught.value.diagnostics for n in d.notes
+        )
         for name in told:
             assert name in text, (label, name)
             if label in ("broadcast", "scalar", "float64"):

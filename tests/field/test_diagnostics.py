@@ -123,7 +123,9 @@ def texts_of(make: Maker, rows: int, columns: int) -> dict[str, str]:
     weight = next(t for t in facts["tensors"] if t["name"] == "linear1.weight")
     assert weight["bytes"] == 4 * rows * columns
     net.write(target="all", out="written")
-    return {kind: Path(f"written/case.{kind}").read_text(encoding="utf-8") for kind in ("cpp", "cu")}
+    return {
+        kind: Path(f"written/case.{kind}").read_text(encoding="utf-8") for kind in ("cpp", "cu")
+    }
 
 
 def test_idx_row_offset_beyond_int32(make_reference: Maker) -> None:
