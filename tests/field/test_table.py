@@ -16,11 +16,13 @@ PAGE = HERE.parents[1] / "docs" / "field_cases.md"
 HEAD = """\
 # Field cases
 
-Reports about other training tools, each reduced to a small case with the value that is right. bpc must get every one of
-them right on every device. A case that holds has a test of its name in `tests/field`, on `reference` and `cpu` where it computes
-anything; with a memory budget too where it keeps anything. The others wait for an operator that bpc does not have yet.
+Reports about other training tools, each reduced to a small case with the value that is right. bpc
+must get every one of them right on every device. A case that holds has a test of its name in
+`tests/field`, on `reference` and `cpu` where it computes anything, and under smaller memory budgets
+where it keeps anything. The others wait for an operator that bpc does not have yet.
 
-This page is written from the tests: `python -m pytest tests/field/test_table.py --update-golden`.
+This page is written from the tests:
+`python -m pytest tests/field/test_table.py --update-golden`.
 
 """
 
@@ -51,9 +53,8 @@ def write_page() -> str:
         "| --- | --- | --- | --- |",
     ]
     for name, case in CASES.items():
-        state = (
-            f"waits for {case['waits']}" if "waits" in case else f"holds, {tests[name_of(name)]}"
-        )
+        waits = case.get("waits")
+        state = f"waits for {waits}" if waits else f"holds, `{tests[name_of(name)]}`"
         lines.append(f"| `{name}` | {case['area']} | {case['source']} | {state} |")
     return HEAD + "\n".join(lines) + "\n"
 
