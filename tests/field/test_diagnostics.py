@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,56 @@ def test_diag_nan_provenance_names_the_row_of_the_data(make: Maker) -> None:
     assert (found.node, found.step, found.element) == ("y", 4, (5, 0))
     notes = [note.text for note in found.diagnostics[0].notes]
     assert "that row of the batch is row 29 of the data" in notes
+
+
+STEPS = (
+    "relu: {NAME}",
+    "tanh: {NAME}",
+    "sigmoid: {NAME}",
+    "softplus: {NAME}",
+    "mul: {value: 0.5, NAME}",
+    "add: {value: 0.25, NAME}",
+    "layernorm: {NAME}",
+    "linear: {out: 4, NAME}",
+    "dropout: {p: 0.2, NAME}",
+    "gelu: {NAME}",
+)
+BREAKS = ("log: {NAME}", "sqrt: {NAME}", "div: {value: 0.0, NAME}", "exp: {NAME}")
+
+
+def draw_chain(draw: random.Random, broken: bool) -> tuple[str, str]:
+    """Layers, and the name of the one that makes the first value that is not finite."""
+    kinds = [draw.choice(STEPS) for _ in range(draw.randint(3, 12))]
+    lines = [kind.replace("NAME", f"name: op{k}") for k, kind in enumerate(kinds)]
+    if not broken:
+        return "\n".join(lines), ""
+    at, kind = draw.randrange(len(lines) + 1), draw.choice(BREAKS)
+    if kind.startswith(("exp", "div")):
+        at = len(lines)  # tanh and its like would make finite numbers of the infinite ones again
+    # what makes the operand of the break: far below 0, or far above what exp can take
+    far = "clip: {min: 200.0, max: 300.0}" if kind.startswith("exp") else "clip: {min: -3, max: -2}"
+    lines[at:at] = [far, kind.replace("NAME", "name: broken")]
+    return "\n".join(lines), "broken"
+
+
+@pytest.mark.parametrize(
+    "count", [30, pytest.param(1000, marks=pytest.mark.slow)], ids=["few", "many"]
+)
+def test_diag_nan_provenance_in_random_graphs(make_reference: Maker, count: int) -> None:
+    """No alarm where all is finite; else the right layer, whatever follows it."""
+    for number in range(count):
+        for broken in (False, True):
+            layers, culprit = draw_chain(random.Random(2 * number + broken), broken)
+            net = make_reference.build(
+                f"linear: {{out: 4, name: first}}\n{layers}\nlinear: {{out: 2, name: last}}",
+                data="source: synthetic, shape: [3], target_shape: [2], rows: 4, batch: 4",
+                loss="mse",
+                train="steps: 1, lr: 0.01, optimizer: sgd",
+            )
+            if broken:
+                assert blame(net).node == culprit, layers
+            else:
+                assert net.train()["skipped_steps"] == 0
 
 
 # -- indices --------------------------------------------------------------------------------------
