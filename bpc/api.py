@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ from bpc.optimizer import OPTIMIZERS, master_name
 from bpc.runtime.device import Device
 from bpc.runtime.select import Choice, RunGraph, Wishes, check_device, choose, graph_runner
 from bpc.spec.load import IncompleteSpec, load_spec
-from bpc.spec.model import DataSpec, Spec
+from bpc.spec.model import Spec
 from bpc.train.checkpoint import find_model
 from bpc.train.control import initial_control
 from bpc.train.evaluate import evaluate
@@ -87,7 +88,7 @@ def compile(
     if seed is not None:
         sets["seed"], places["seed"] = seed, "--seed"
     loaded = _load(os.fspath(spec), sets, places)
-    description = describe_data(loaded.data)
+    description = describe_data(loaded)
     entries = build_entries(loaded, description)
     check_initials(entries.states_of("parameter"))
     origin = describe_origin(loaded.path, sets, device)
@@ -103,13 +104,15 @@ def _load(path: str, sets: Mapping[str, object], places: Mapping[str, str]) -> S
     except IncompleteSpec as fault:
         if fault.spec is None:
             raise
-        found = find_faults(fault.spec, describe_data(fault.spec.data))
+        found = find_faults(fault.spec, describe_data(fault.spec))
         raise fault.with_more(found) from None
 
 
-def describe_data(data: DataSpec) -> Description:
-    """What the data of a spec looks like."""
-    return describe(data.source, data.options, data.span, data.spans)
+def describe_data(spec: Spec) -> Description:
+    """What the data of a spec looks like, and which of its classes the loss leaves out."""
+    data = spec.data
+    found = describe(data.source, data.options, data.span, data.spans)
+    return replace(found, target=replace(found.target, ignored=spec.ignored_class))
 
 
 class Net:
@@ -158,8 +161,10 @@ class Net:
         """
         if self._data is None:
             source = self.spec.data
-            options, places = source.options, source.spans
-            self._data = read(source.source, options, source.span, self.spec.seed, places)
+            seed, ignored = self.spec.seed, self.spec.ignored_class
+            self._data = read(
+                source.source, source.options, source.span, seed, source.spans, ignored
+            )
         return self._data
 
     def train(
@@ -232,8 +237,7 @@ class Net:
 
     def evaluate(self) -> dict[str, Any]:
         """Mean loss and, for classes, accuracy over the held-out part."""
-        ignored: Any = self.spec.loss.options.get("ignore_index")
-        found = evaluate(self.device, self.data.test, ignored)
+        found = evaluate(self.device, self.data.test, self.spec.ignored_class)
         return {
             "test_loss": found.loss,
             "test_accuracy": found.accuracy,

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpc.data.describe import Description
+from bpc.data.read import find_outside
 from bpc.errors import Diagnostic, UsageError
 
 Array = NDArray[Any]
@@ -80,7 +81,7 @@ def read_batch(value: Any, description: Description) -> dict[str, Array]:
     batch = _read_named(value, {**shapes, "target": description.target.shape})
     classes = description.target.classes
     if classes is not None:
-        batch["target"] = _read_classes(batch["target"], classes)
+        batch["target"] = _read_classes(batch["target"], classes, description.target.ignored)
     return batch
 
 
@@ -115,10 +116,17 @@ def convert(value: Any, name: str, shape: tuple[int, ...]) -> Array:
     return array
 
 
-def _read_classes(target: Array, classes: int) -> NDArray[np.int64]:
-    numbers = target.astype(np.int64)
-    if (numbers != target).any() or ((numbers < 0) | (numbers >= classes)).any():
-        raise _fault(f"target holds something other than class numbers 0..{classes - 1}")
+def _read_classes(target: Array, classes: int, ignored: int | None) -> NDArray[np.int64]:
+    with np.errstate(invalid="ignore"):  # NaN and infinities are found by the comparison
+        numbers = target.astype(np.int64)
+    broken = np.flatnonzero(numbers != target)
+    wrong = broken if len(broken) else find_outside(numbers, classes, ignored)
+    if len(wrong):
+        row = int(wrong[0])
+        also = "" if ignored is None else f" nor ignore_index {ignored}"
+        raise _fault(
+            f"target, row {row}: {target[row]} is not a class number in 0..{classes - 1}{also}"
+        )
     return numbers
 
 

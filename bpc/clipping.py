@@ -12,8 +12,6 @@ from bpc.parameter_groups import Settings
 from bpc.types import F64, DType, compute_type
 from bpc.update_builder import UpdateBuilder
 
-CLIP_EPSILON = 1e-6  # added to the norm before dividing, as PyTorch's clip_grad_norm_ does
-
 
 def norm_name(parameter: str) -> str:
     """The state that holds a parameter's unscaled gradient norm."""
@@ -45,7 +43,8 @@ def build_clipping(
     """Norms, the check for inf and NaN, and the factors.
 
     A norm is that of the unscaled gradients, summed in f64, so that neither squares of large
-    numbers overflow nor squares of small ones vanish. The factor is min(1, limit / norm).
+    numbers overflow nor squares of small ones vanish. A group's share is min(1, limit / norm);
+    then the norm of all that is left is measured for the limit of all, which multiplies each.
     """
     train, unscale = make.spec.train, _build_unscale(make)
     squares = {state.name: _measure(make, state, unscale) for state in parameters}
@@ -56,29 +55,76 @@ def build_clipping(
     loss = make.control("loss")
     found = make.scalar("nonfinite", select(sound, 0, 1), "i64", q=total, l=loss)
     make.write("control.found_inf", found)
-    factors: dict[tuple[int | None, DType], Value] = {}
-    for key in dict.fromkeys(settings[state.name].clip for state in parameters):
-        own = [state for state in parameters if settings[state.name].clip == key]
-        limit = train.clip if key is None else train.clip_groups[key].norm
-        name = "factor" if key is None else f"factor.group{key + 1}"
-        expr, operands = _write_factor(limit), {"u": unscale}
-        if limit is not None and len(own) < len(parameters):
-            of_own = {state.name: squares[state.name] for state in own}
-            parts = _add_up(make, of_own, f"{name}.through")
-            operands["n"] = _root(make, f"{name}.norm", parts, unscale)
-        elif limit is not None:
-            operands["n"] = norm
-        for real in dict.fromkeys(compute_type(state.value.dtype) for state in own):
-            made = make.scalar(make.typed(name, real), expr, real.name, **operands)
-            factors[key, real] = made
+    members: dict[int | None, dict[str, Value]] = {}
+    for name, value in squares.items():
+        members.setdefault(settings[name].clip, {})[name] = value
+    shares: dict[int | None, Value] = {
+        key: _clip_group(make, key, parts, unscale)
+        for key, parts in members.items()
+        if key is not None
+    }
+    whole = _clip_all(make, members, shares, norm, unscale)
+    factors = {}
+    for state in parameters:
+        key, real = settings[state.name].clip, compute_type(state.value.dtype)
+        if (key, real) not in factors:
+            factors[key, real] = _factor(make, key, real, unscale, shares.get(key), whole)
     return Clipped(found, factors, train.clip_value)
 
 
-def _write_factor(limit: float | None) -> Expr:
-    """Unscaling alone, or with the share that brings a norm `n` down to a limit."""
+def _clip_group(
+    make: UpdateBuilder, key: int, parts: Mapping[str, Value], unscale: Value
+) -> Value:
+    """The share of its gradients that a group keeps."""
+    name = f"factor.group{key + 1}"
+    norm = _root(make, f"{name}.norm", _add_up(make, parts, f"{name}.through"), unscale)
+    return _limit(make, f"{name}.share", make.spec.train.clip_groups[key].norm, norm)
+
+
+def _clip_all(
+    make: UpdateBuilder,
+    members: Mapping[int | None, Mapping[str, Value]],
+    shares: Mapping[int | None, Value],
+    norm: Value,
+    unscale: Value,
+) -> Value | None:
+    """The share that all gradients keep, measured after the groups' own clipping."""
+    limit = make.spec.train.clip
     if limit is None:
-        return Var("u")
-    return Var("u") * minimum(Const(1.0), Const(limit) / (Var("n") + Const(CLIP_EPSILON)))
+        return None
+    if shares:
+        parts = {}
+        for key, values in members.items():
+            label = "rest" if key is None else f"group{key + 1}"
+            part = _add_up(make, values, f"factor.part.{label}")
+            if key in shares:
+                clipped = Var("q") * square(Var("s"))
+                part = make.scalar(f"factor.part.{label}", clipped, q=part, s=shares[key])
+            parts[label] = part
+        norm = _root(make, "factor.norm", _add_up(make, parts, "factor.through"), unscale)
+    return _limit(make, "factor.share", limit, norm)
+
+
+def _limit(make: UpdateBuilder, name: str, limit: float, norm: Value) -> Value:
+    return make.scalar(name, minimum(Const(1.0), Const(limit) / Var("n")), n=norm)
+
+
+def _factor(
+    make: UpdateBuilder,
+    key: int | None,
+    real: DType,
+    unscale: Value,
+    share: Value | None,
+    whole: Value | None,
+) -> Value:
+    """What a stored gradient is multiplied by: 1 / scale and the shares that it keeps."""
+    expr: Expr = Var("u")
+    operands = {"u": unscale}
+    for name, value in (("s", share), ("w", whole)):
+        if value is not None:
+            expr, operands[name] = expr * Var(name), value
+    label = "factor" if key is None else f"factor.group{key + 1}"
+    return make.scalar(make.typed(label, real), expr, real.name, **operands)
 
 
 def _build_unscale(make: UpdateBuilder) -> Value:

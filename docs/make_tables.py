@@ -60,7 +60,7 @@ MEANINGS = {
     "train.clip.global_norm": "scale all gradients so that their common norm is at most this",
     "train.clip.value": "bound of each element of all gradients; alone",
     "train.clip.groups": "pattern of names: limit of the common norm of these gradients; "
-    "`global_norm` is then that of the rest",
+    "`global_norm` limits all after that",
     "train.warmup": "a mapping with `steps` or `share`",
     "train.warmup.steps": "updates over which the rate rises linearly; without it, 0",
     "train.warmup.share": "the same as a share of all updates of the run",

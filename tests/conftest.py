@@ -13,6 +13,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write what tests found over what they expect"
     )
+    parser.addoption(
+        "--all-mutations", action="store_true", help="compile all mutated specs, not every fifth"
+    )
 
 
 _made_cache = pytest.StashKey[str]()

@@ -32,12 +32,14 @@ class TargetInfo:
     """What is to be learnt: a class index in [0, classes), or values of `shape` (no batch).
 
     `names` are those of the classes where the source gives them.
+    `ignored` is a class index that the loss leaves out; it may lie outside [0, classes).
     """
 
     kind: str  # "class" | "value"
     shape: tuple[int, ...]
     classes: int | None
     names: tuple[str, ...] = ()
+    ignored: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import prod, sqrt
 from typing import Any
 
@@ -28,6 +29,7 @@ def read(
     span: Span,
     seed: int,
     places: Mapping[str, Span] = NO_PLACES,
+    ignored: int | None = None,
 ) -> Dataset:
     """Read and check a source.
 
@@ -37,6 +39,7 @@ def read(
         span: where the section stands; every error points there.
         seed: chooses the numbers of a synthetic source; the others ignore it.
         places: where options of it stand.
+        ignored: a class target that the loss leaves out, whether it is a class or not.
 
     Raises:
         DataError: an option, a file or a row is at fault; the message names the row.
@@ -46,6 +49,8 @@ def read(
     if source in FILE_OPTIONS:
         return read_files(source, options, Where(span, places))
     description = describe(source, options, span)
+    target = replace(description.target, ignored=ignored)
+    description = replace(description, target=target)
     if source == "digits":
         dataset = _split(*_read_digits(), description)
     elif source == "mnist5k":
@@ -71,7 +76,7 @@ def check(part: Part, description: Description, span: Span, name: str = "data") 
             _check_finite(values, f"{name}: {key}", span)
     classes = description.target.classes
     if classes is not None:
-        _check_classes(part["target"], classes, name, span)
+        _check_classes(part["target"], classes, description.target.ignored, name, span)
 
 
 def _check_finite(values: NDArray[Any], name: str, span: Span) -> None:
@@ -91,8 +96,10 @@ def _check_finite(values: NDArray[Any], name: str, span: Span) -> None:
         )
 
 
-def _check_classes(targets: NDArray[Any], classes: int, name: str, span: Span) -> None:
-    wrong = np.flatnonzero((targets < 0) | (targets >= classes))
+def _check_classes(
+    targets: NDArray[Any], classes: int, ignored: int | None, name: str, span: Span
+) -> None:
+    wrong = find_outside(targets, classes, ignored)
     if len(wrong):
         row = int(wrong[0])
         raise DataError.at(
@@ -101,6 +108,16 @@ def _check_classes(targets: NDArray[Any], classes: int, name: str, span: Span) -
             span,
             help=f"classes are counted from 0 and there are {classes} of them",
         )
+
+
+def find_outside(
+    targets: NDArray[Any], classes: int, ignored: int | None
+) -> NDArray[np.int64]:
+    """Rows whose class target is neither in [0, classes) nor the one that is left out."""
+    outside = (targets < 0) | (targets >= classes)
+    if ignored is not None:
+        outside &= targets != ignored
+    return np.flatnonzero(outside)
 
 
 def _split(x: NDArray[np.float32], y: NDArray[np.int64], description: Description) -> Dataset:

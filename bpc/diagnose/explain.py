@@ -112,7 +112,8 @@ def _why_too_large(graph: Graph, formulas: Sequence[Formula], rows: int) -> str:
 
 def _run(graph: Graph, spec: Spec, rows: int) -> dict[str, Array]:
     """Every value on the first rows, in float64."""
-    data = read(spec.data.source, spec.data.options, spec.data.span, spec.seed)
+    source = (spec.data.source, spec.data.options)
+    data = read(*source, spec.data.span, spec.seed, spec.data.spans, spec.ignored_class)
     control = {name: np.asarray(number) for name, number in initial_control(spec, 0).items()}
     parameters = [state for state in graph.states if state.kind == "parameter"]
     batch = {name: array[:rows] for name, array in data.train.items()}

@@ -1,6 +1,6 @@
 """The op table. Importing this package fills it."""
 
-from bpc.ops import linear, loss, norm, primitive, scalar, tensor
+from bpc.ops import linear, loss, norm, primitive, scalar, tensor, vector_norm
 from bpc.ops.base import (
     OPS,
     GradientForm,
@@ -40,4 +40,5 @@ __all__ = [
     "scalar",
     "scalar_form",
     "tensor",
+    "vector_norm",
 ]

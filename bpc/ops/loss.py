@@ -340,8 +340,17 @@ LOSSES["cross_entropy"] = Loss(
 # -- sums of element-wise terms -------------------------------------------------------------------
 
 
-def _register_terms(name: str, term: Expr, help: str) -> None:
-    """A loss that adds `term(x, t)` over all elements, times the option `scale`."""
+_SCALE = Option("scale", "float", 1.0, help="factor of every term")
+_POSITIVE = Option("pos_weight", "float", 1.0, minimum=0.0, help="factor of the part of target 1")
+
+
+def _register_terms(
+    name: str,
+    term: Callable[[LayerContext], Expr],
+    help: str,
+    options: tuple[Option, ...] = (_SCALE,),
+) -> None:
+    """A loss that adds `term`, in x and t, over all elements, times the option `scale`."""
 
     def build(context: LayerContext, prediction: Value, target: Value) -> tuple[Value, Value]:
         b = context.builder
@@ -352,7 +361,7 @@ def _register_terms(name: str, term: Expr, help: str) -> None:
                 help="make the last layer's output as large as the target",
             )
         scale = float(context.option("scale"))
-        expr = term if scale == 1 else Const(scale) * term
+        expr = term(context) if scale == 1 else Const(scale) * term(context)
         terms = b.add(
             "map",
             prediction,
@@ -364,16 +373,27 @@ def _register_terms(name: str, term: Expr, help: str) -> None:
         )
         return _total(b, terms, "loss"), _count(b, prediction.shape, "loss.weight")
 
-    scale_option = Option("scale", "float", 1.0, help="factor of every term")
-    schema = LayerSchema(name, (scale_option,), shorthand="scale", help=help)
+    schema = LayerSchema(name, options, shorthand="scale", help=help)
     LOSSES[name] = Loss(schema, build)
 
 
-_register_terms("mse", Call("square", (x - t,)), "mean of the squared differences")
-_register_terms("l1", Call("abs", (x - t,)), "mean of the absolute differences")
+def _binary_terms(context: LayerContext) -> Expr:
+    """No digit is lost where the score is far from 0: with q = log(1 + exp(-|x|)),
+
+    max(x, 0) - x t + q; with a weight w, (1 - t) x + (1 + (w - 1) t) (q + max(-x, 0)).
+    """
+    tail, weight = softplus(-absolute(x)), float(context.option("pos_weight"))
+    if weight == 1:
+        return (maximum(x, 0.0) - x * t) + tail
+    share = Const(1.0) + Const(weight - 1) * t
+    return (Const(1.0) - t) * x + share * (tail + maximum(-x, 0.0))
+
+
+_register_terms("mse", lambda _: Call("square", (x - t,)), "mean of the squared differences")
+_register_terms("l1", lambda _: Call("abs", (x - t,)), "mean of the absolute differences")
 _register_terms(
     "bce_with_logits",
-    # max(x, 0) - x t + log(1 + exp(-|x|)): no digit is lost where the score is far from 0
-    (maximum(x, 0.0) - x * t) + softplus(-absolute(x)),
+    _binary_terms,
     "binary cross-entropy of scores against targets in [0, 1]",
+    (_SCALE, _POSITIVE),
 )

@@ -236,6 +236,12 @@ class Spec:
     tree: Table | None = field(default=None, compare=False, repr=False)
 
     @property
+    def ignored_class(self) -> int | None:
+        """The class that the loss leaves out, if it does."""
+        found = self.loss.options.get("ignore_index")
+        return found if isinstance(found, int) else None
+
+    @property
     def scales_loss(self) -> bool:
         """Whether gradients are scaled so that 16 bits hold the small ones."""
         return "fp16" in (self.train.precision, *(layer.precision for layer in self.layers))

@@ -59,7 +59,7 @@ class LossTerms:
     def __init__(self, spec: Spec, targets: NDArray[Any]):
         self._per_row = prod(targets.shape[1:])
         self._targets = targets
-        self._ignored = ignored = spec.loss.options.get("ignore_index")
+        self._ignored = ignored = spec.ignored_class
         self._counted: NDArray[np.int64] | None = None
         if ignored is not None and isinstance(targets, np.ndarray):
             self._counted = self._count_rows(targets)

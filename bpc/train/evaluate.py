@@ -47,7 +47,7 @@ def evaluate(device: Device, part: Part, ignored: int | None = None) -> Evaluati
             hits, of = _count_right(device, batch["target"], rows, ignored)
             right, counted = right + hits, counted + of
     return Evaluation(
-        loss / weight if weight else float("nan"),
+        loss / weight if weight else 0.0,
         right / counted if counted else None,
         source.row_count,
     )

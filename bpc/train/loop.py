@@ -228,6 +228,10 @@ class _Run:
             tally.traced += 1
             fault = self._find(window)
             row |= {"node": fault.node, "layer": fault.layer, "place": str(fault.span)}
+            row["element"] = list(fault.element)
+            if fault.batch is not None:
+                row["batch"] = fault.batch + 1
+                row["row"] = fault.data_row([batch.tolist() for batch in window.batches])
             text = f"step {window.number}, {event}: {fault.describe()} ({fault.span})"
             self.job.progress.on_note(text)
         self.metrics.write({**row, "scale": scale})
@@ -244,7 +248,7 @@ class _Run:
 
     def _stop_at(self, window: Window, fault: Fault, moved: bool) -> Exception:
         """The error of a step that is not finite, after saving the weights."""
-        rows = [int(row) for batch in window.batches for row in batch]
+        rows = [batch.tolist() for batch in window.batches]
         when = "after" if moved else "before"
         kept = f"the weights {when} this step are in {self.folder.path}"
         error = make_error(fault, window.number, rows, kept)
@@ -296,12 +300,12 @@ class _Run:
         """The metrics of one step."""
         read, tally = self.device.read_scalar, self.tally
         loss = self.stepper.loss()
-        if loss is not None:
-            tally.add_loss(loss)
+        tally.add_loss(loss)
         row = {
             "step": window.number,
             "epoch": window.epoch,
             "train_loss": loss,
+            "terms": self.stepper.terms(),
             "lr": read("control.lr"),
             "gradient_norm": read("control.norm"),
             "scale": read("control.scale"),
@@ -315,7 +319,7 @@ class _Run:
     def _evaluate(self, row: dict[str, Any]) -> None:
         """Add what the held-out part says to a row, and show it."""
         tally = self.tally
-        ignored: Any = self.job.spec.loss.options.get("ignore_index")
+        ignored = self.job.spec.ignored_class
         found = tally.evaluation = evaluate(self.device, self.job.data.test, ignored)
         tally.units = self.units.count(self._read_parameters())
         row |= {"test_loss": found.loss, "test_accuracy": found.accuracy}

@@ -7,7 +7,7 @@ repeated from the states that it left, with the counter of windows set back by o
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,11 @@ Batch = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The first value of a step that is not finite: what made it, where, and from what."""
+    """The first value of a step that is not finite: what made it, where, and from what.
+
+    `batch` is the number of the batch in its window, from 0, None for states and the update;
+    `row` is a row of that batch, if the tensor has a row axis.
+    """
 
     node: str
     layer: str
@@ -35,8 +39,15 @@ class Fault:
     span: Span
     element: tuple[int, ...]
     value: float
-    row: int | None = None  # which row of the batch, if the tensor has a row axis
+    row: int | None = None
     operands: tuple[str, ...] = ()
+    batch: int | None = None
+
+    def data_row(self, batches: Sequence[Sequence[int]]) -> int | None:
+        """The row of the data it was made from, given those of each batch of the window."""
+        if self.row is None or self.batch is None or self.row >= len(batches[self.batch]):
+            return None
+        return int(batches[self.batch][self.row])
 
     def describe(self) -> str:
         """`log1 is -inf at [3, 1], in the forward pass`."""
@@ -95,14 +106,20 @@ def _repeat(entries: Entries, held: Arrays, batches: Sequence[Batch], span: Span
     first_row = 0
     for number, batch in enumerate(batches):
         graph = entries.graphs[MICRO_STEP_ADD if number else MICRO_STEP]
-        inputs = {value.name: round_to(batch[value.name], value.dtype) for value in graph.inputs}
-        for value in graph.inputs:
-            _check(inputs[value.name], value, "input", "", span)
         held["control.first_row"] = np.asarray(first_row)
-        rows = len(batch["target"])
-        _run_checked(graph, held, inputs, rows)
-        first_row += rows
+        try:
+            _repeat_batch(graph, held, batch, span)
+        except _Found as found:
+            raise _Found(replace(found.fault, batch=number)) from None
+        first_row += len(batch["target"])
     _run_checked(entries.graphs[UPDATE], held, {}, entries.rows)
+
+
+def _repeat_batch(graph: Graph, held: Arrays, batch: Batch, span: Span) -> None:
+    inputs = {value.name: round_to(batch[value.name], value.dtype) for value in graph.inputs}
+    for value in graph.inputs:
+        _check(inputs[value.name], value, "input", "", span)
+    _run_checked(graph, held, inputs, len(batch["target"]))
 
 
 def _run_checked(graph: Graph, held: Arrays, inputs: Arrays, rows: int) -> None:
@@ -179,18 +196,24 @@ def find_unexplained(entries: Entries, device: Device, span: Span) -> Fault:
     return Fault("loss", "", "forward", span, (), float(device.read_scalar("control.loss")))
 
 
-def make_error(fault: Fault, step: int, data_rows: Sequence[int], kept: str) -> NonFiniteError:
+def make_error(
+    fault: Fault, step: int, data_rows: Sequence[Sequence[int]], kept: str
+) -> NonFiniteError:
     """The error that stops a run.
 
     Args:
         fault: what was found.
         step: the number of the step, from 1.
-        data_rows: rows of the training part that the window read, by row of the window.
+        data_rows: rows of the training part that each batch of the window read.
         kept: what was saved, for the last note.
     """
     notes = [Note(text) for text in fault.operands]
-    if fault.row is not None and fault.row < len(data_rows):
-        notes.append(Note(f"that row of the batch is row {data_rows[fault.row]} of the data"))
+    row = fault.data_row(data_rows)
+    if row is not None:
+        which = "the batch"
+        if len(data_rows) > 1 and fault.batch is not None:
+            which = f"batch {fault.batch + 1} of the step"
+        notes.append(Note(f"that row of {which} is row {row} of the data"))
     notes.append(Note(kept))
     message = f"step {step}: {fault.describe()}"
     help = (

@@ -90,10 +90,14 @@ class Stepper:
         """Stop reading ahead."""
         self._feeder.close()
 
-    def loss(self) -> float | None:
-        """Mean loss of the last step, from before its update; None if no term counted."""
-        weight = self._device.read_scalar("control.weight")
-        return self._device.read_scalar("control.loss") / weight if weight else None
+    def loss(self) -> float:
+        """Mean loss of the last step, from before its update; 0 if no term counted."""
+        weight = self.terms()
+        return self._device.read_scalar("control.loss") / weight if weight else 0.0
+
+    def terms(self) -> float:
+        """What the sum of the last step's losses was divided by: their number, or total weight."""
+        return float(self._device.read_scalar("control.weight"))
 
     def _check(self, rows: NDArray[Any]) -> RowNumbers:
         planned, count = self._device.rows, self._row_count

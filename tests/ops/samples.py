@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -69,6 +70,12 @@ ROWS_OF_OPERANDS: dict[str, list[tuple[Sequence[Sequence[Any]], dict[str, Any]]]
     "layernorm": [
         ([(BATCH, 5), (5,), (5,)], {"eps": 1e-5}),
         ([(BATCH, 2, 3), (2, 3), (2, 3)], {"eps": 0.1}),
+    ],
+    "norm": [
+        ([(BATCH, 5)], {"p": 2.0, "count": 1}),
+        ([(BATCH, 2, 3)], {"p": 3.0, "count": 2}),
+        ([(BATCH, 5)], {"p": 1.0, "count": 1}),
+        ([(BATCH, 5)], {"p": math.inf, "count": 1}),
     ],
     "sum": [
         ([(BATCH, 4, 3)], {"axes": (0, 2)}),
