@@ -47,7 +47,7 @@ CHUNK = 64
 MOST_PLACES = 6
 """Kernels that a defect is tried in, of those where it reads the same."""
 
-NEAR = ("bytes", "many", "edges", "long", "slice", "lines", "plain", "ties", "tails")
+NEAR = ("bytes", "many", "columns", "edges", "long", "slice", "lines", "plain", "ties", "tails")
 NEAR += ("mlp", "images", "narrow", "double", "big")
 """Networks in the order in which defects are tried on them, sizes near an edge first."""
 
@@ -168,7 +168,7 @@ def spread(places: Sequence[Place], subjects: Sequence[Subject]) -> tuple[Place,
         kernel = subject.function(place.launched).kernels[0]
         sides = [kernel.attr(name) for name in ("ta", "tb") if kernel.skeleton == "gemm"]
         text = subject.text(place.launched)
-        length = re.findall(r"round < ([a-z]*)", text)  # of a sum over columns
+        length = re.findall(r"round < (\w+)", text)  # of a sum over columns
         kind = (kernel.skeleton, *sides, *length, ">> 3] = " in text, place.subject)
         others.append((kinds[kind], NEAR.index(subject.name), place))
         kinds[kind] += 1
