@@ -47,15 +47,15 @@ CHUNK = 64
 MOST_PLACES = 6
 """Kernels that a defect is tried in, of those where it reads the same."""
 
-NEAR = ("bytes", "many", "columns", "edges", "long", "slice", "lines", "plain", "ties", "tails")
-NEAR += ("mlp", "images", "narrow", "double", "big")
+NEAR = ("bytes", "many", "columns", "edges", "long", "slice", "blank", "lines", "plain", "ties")
+NEAR += ("tails", "mlp", "images", "narrow", "double", "big")
 """Networks in the order in which defects are tried on them, sizes near an edge first."""
 
 HEAVY = 1_000_000
 """Work of a launch from which on it is tried only for what no other kernel can show."""
 
 ONLY_HEAVY = ("bpc_serial_sum",)
-WHOLE = ("barrier", "fence", "guard", "comparison", "shuffle")
+WHOLE = ("barrier", "fence", "guard", "comparison", "shuffle", "term", "start", "sum", "step")
 """Operators of which nothing is left out where the rest is sampled."""
 
 
