@@ -102,9 +102,15 @@ class Preparer:
             for name, number in initial_control(self.spec, 1).items():
                 device.write_scalar(name, number)
             device.write_scalar("control.divisor", float(max(rows, 1)))
+            device.write_scalar("control.good", self._good_updates(rows))
         for name, array in self.data.train.items():
             if name in device.program.persistent:
                 device.write_input(name, array[:rows])
+
+    def _good_updates(self, rows: int) -> int:
+        """So many that the scale grows after a full batch, and an update later after others."""
+        left = 1 if rows == self.spec.data.batch else 2
+        return max(0, self.spec.train.loss_scale.growth_interval - left)
 
 
 def to_json(checked: Checked) -> dict[str, Any]:

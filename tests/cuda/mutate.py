@@ -29,6 +29,7 @@ from time import perf_counter
 
 from mutation_operators import blank_comments, find_mutations
 from mutation_places import HEADER_NAME, Places, line_at, normal_form
+from mutation_report import explain, read_reasons, write_page
 from mutation_subjects import (
     FIRST_RUNS,
     HEADER,
@@ -47,15 +48,15 @@ CHUNK = 64
 MOST_PLACES = 6
 """Kernels that a defect is tried in, of those where it reads the same."""
 
-NEAR = ("bytes", "many", "edges", "long", "slice", "lines", "plain", "ties", "tails")
-NEAR += ("mlp", "images", "narrow", "double", "big")
+NEAR = ("bytes", "mlp", "edges", "long", "tails", "lines", "many", "columns", "plain", "blank")
+NEAR += ("ties", "slice", "zero", "kept", "even", "images", "narrow", "double", "big")
 """Networks in the order in which defects are tried on them, sizes near an edge first."""
 
 HEAVY = 1_000_000
 """Work of a launch from which on it is tried only for what no other kernel can show."""
 
 ONLY_HEAVY = ("bpc_serial_sum",)
-WHOLE = ("barrier", "fence", "guard", "comparison", "shuffle")
+WHOLE = ("barrier", "fence", "guard", "comparison", "shuffle", "term", "start", "sum", "step")
 """Operators of which nothing is left out where the rest is sampled."""
 
 
@@ -162,18 +163,22 @@ def spread(places: Sequence[Place], subjects: Sequence[Subject]) -> tuple[Place,
     """The quickest place, then unlike kernels of unlike networks, the largest of each first."""
     ranked = sorted(places, key=lambda place: _cost(subjects, place))
     kinds: Counter[object] = Counter()
+    before: Counter[int] = Counter()  # places of the same network
     others = []
     for place in reversed(ranked[1:]):
         subject = subjects[place.subject]
         kernel = subject.function(place.launched).kernels[0]
         sides = [kernel.attr(name) for name in ("ta", "tb") if kernel.skeleton == "gemm"]
         text = subject.text(place.launched)
-        length = re.findall(r"round < ([a-z]*)", text)  # of a sum over columns
+        length = re.findall(r"round < (\w+)", text)  # of a sum over columns
         kind = (kernel.skeleton, *sides, *length, ">> 3] = " in text, place.subject)
-        others.append((kinds[kind], NEAR.index(subject.name), place))
+        near = NEAR.index(subject.name)
+        others.append((kinds[kind], before[place.subject], near, place))
+        if not kinds[kind]:
+            before[place.subject] += 1
         kinds[kind] += 1
-    others.sort(key=lambda item: item[:2])
-    return (*ranked[:1], *(place for _, _, place in others))
+    others.sort(key=lambda item: item[:3])
+    return (*ranked[:1], *(item[-1] for item in others))
 
 
 def _header_mutants(subjects: Sequence[Subject]) -> Iterator[Mutant]:
@@ -270,7 +275,13 @@ _SHARED: tuple[Sequence[Subject], Sequence[Mutant], int] = ((), (), 0)
 
 def _try_index(index: int) -> Outcome:
     subjects, mutants, most = _SHARED
-    return try_mutant(subjects, mutants[index], most)
+    mutant = mutants[index]
+    outcome = try_mutant(subjects, mutant, most)
+    if outcome.status != "survived" or not explain([outcome], read_reasons()):
+        return outcome
+    others = replace(mutant, places=mutant.places[most:])  # nobody has said why it survives
+    more = try_mutant(subjects, others, len(others.places), ()) if others.places else outcome
+    return replace(more, seconds=outcome.seconds + more.seconds)
 
 
 def try_all(
@@ -334,8 +345,6 @@ def main(words: Sequence[str]) -> int:
     wishes = parser.parse_args(words)
     listed, outcomes = read_outcomes(wishes.given) if wishes.given else run(wishes)
     if wishes.write:
-        from mutation_report import write_page
-
         return write_page(listed, outcomes, wishes.write)
     return 0
 

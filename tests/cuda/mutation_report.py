@@ -18,18 +18,20 @@ REASONS = Path(__file__).with_name("mutation_reasons.yaml")
 
 HEAD = """# Defects planted in the CUDA text
 
-Written by `python tests/cuda/mutate.py --from found.json --write docs/cuda_mutations.md`; a new run
-is `python tests/cuda/mutate.py --json found.json --jobs 2`.
+Written by `python tests/cuda/mutate.py --from tests/cuda/mutated/outcomes.json --write
+docs/cuda_mutations.md`. `--more tests/cuda/mutated/outcomes.json --json FILE` in place of `--from`
+plants what the text has that is not in that file yet.
 
 Parts of the CUDA templates, of `bpc_cuda.h` and of the lines that the generator writes into them
 are changed, one at a time, in the kernels of {networks} small networks with tails and unequal sides
-(`tests/cuda/mutated`). {planted_whole} were planted wherever there is one;
-of the others a sample, every second, fourth or eighth in the order of the text.
+(`tests/cuda/mutated`). {planted_whole}:
+planted wherever there is one. Of the others a sample was planted, spread evenly over the text.
 
-Changes that read the same but for names and numbers are planted once, and tried in several kernels.
-A defect is *found* if what `bpc check --kernels` does with a launch reports anything; *refused* if
-a compiler does not take the text. The rest *survived*, and a reason below says why no result
-changes. {left} without a reason come last, and make the tool fail.
+Changes that read the same but for names and numbers are planted once, and tried in several kernels,
+in all kernels before they count as unexplained. A defect is *found* if what `bpc check --kernels`
+does with a launch reports anything; *refused* if a compiler does not take the text. The rest
+*survived*, and a reason below says why no result changes, or which other network shows the defect.
+{left} without a reason; one would come last here and fail a test.
 
 {planted:,} planted, {refused:,} refused, {found:,} found, {survived:,} survived.
 

@@ -62,6 +62,11 @@ def test_a_planted_defect_is_found(monkeypatch: pytest.MonkeyPatch, defect: str)
     assert all(SPEC.name in place["file"] for place in first["places"])
 
 
+def test_nothing_is_found_in_the_unchanged_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even that gradients overflow fp16 and meet the padding's zeros in the reference."""
+    assert found_after(monkeypatch, "bpc_lanes", "bpc_lanes", "source") == []
+
+
 def test_a_planted_defect_is_found_in_ptx(monkeypatch: pytest.MonkeyPatch) -> None:
     findings = found_after(monkeypatch, *DEFECTS["no barrier after loading tiles"], "ptx")
     assert any("RACE" in item["text"] for item in findings)
