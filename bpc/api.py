@@ -31,6 +31,7 @@ from bpc.ops.layers import layer_schemas, loss_schemas
 from bpc.optimizer import OPTIMIZERS, master_name
 from bpc.runtime.device import Device
 from bpc.runtime.select import Choice, RunGraph, Wishes, check_device, choose, graph_runner
+from bpc.spec.evaluation import check_metrics, metrics_of, suiting_metrics
 from bpc.spec.load import IncompleteSpec, load_spec
 from bpc.spec.model import DataSpec, Spec
 from bpc.train.checkpoint import find_model
@@ -86,6 +87,7 @@ def compile(
         sets["seed"], places["seed"] = seed, "--seed"
     loaded = _load(os.fspath(spec), sets, places)
     description = describe_data(loaded.data)
+    check_metrics(loaded, description)
     entries = build_entries(loaded, description)
     check_initials(entries.states_of("parameter"))
     origin = describe_origin(loaded.path, sets, device)
@@ -178,7 +180,8 @@ class Net:
 
         Returns:
             steps, device, planned_peak_bytes, arena_bytes, step_ms_median, final (train_loss,
-            test_loss, test_accuracy), best, checkpoint_step, run_dir, seconds, notes.
+            test_loss, test_accuracy and other metrics), best, stopped_early, checkpoint_step,
+            run_dir, seconds, notes.
 
         Raises:
             NonFiniteError, Interrupted, DataError, UsageError: see each.
@@ -198,6 +201,7 @@ class Net:
                 resume=resume,
                 stop_after=stop_after,
                 files=files or Files(),
+                metrics=self._metrics(),
             )
         )
 
@@ -226,13 +230,21 @@ class Net:
         return made
 
     def evaluate(self) -> dict[str, Any]:
-        """Mean loss and, for classes, accuracy over the held-out part."""
-        ignored: Any = self.spec.loss.options.get("ignore_index")
-        found = evaluate(self.device, self.data.test, ignored)
+        """Mean loss and metrics over the held-out part, dropout off.
+
+        Returns:
+            test_loss, test_accuracy, test_rows, metrics (by name: those of `train.metrics`, or
+            all that suit the target).
+        """
+        named, target = self.spec.train.metrics, self.description.target
+        suiting = suiting_metrics(self.spec.loss, target.kind, target.classes)
+        names = suiting if named is None else tuple(metric.name for metric in named)
+        found = evaluate(self.device, self.data.test, self.spec.loss, names)
         return {
             "test_loss": found.loss,
             "test_accuracy": found.accuracy,
             "test_rows": found.rows,
+            "metrics": dict(found.metrics),
         }
 
     def predict(self, x: Any) -> Array:
@@ -444,6 +456,9 @@ class Net:
                 self._choice = choose(self._wished, self.entries, wishes)
             self._set_initial(self._choice.device)
         return self._choice
+
+    def _metrics(self) -> tuple[str, ...]:
+        return metrics_of(self.spec, self.description.target.kind)
 
     def _hints(self) -> tuple[Note, ...]:
         return find_hints(self.spec, self.description, self.entries)

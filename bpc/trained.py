@@ -13,7 +13,6 @@ from bpc.train.checkpoint import FOLDER, MODEL, find_model, list_checkpoints
 from bpc.train.faults import NO_CHECKPOINT, CheckpointError
 from bpc.train.run_folder import RESOLVED
 from bpc.train.saved import STATE_FILE
-from bpc.train.scores import measure
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +61,7 @@ def evaluate_net(net: api.Net) -> dict[str, Any]:
     Returns:
         test_loss, test_accuracy, test_rows, metrics (by name), device.
     """
-    found = net.evaluate()
-    inputs = {name: net.data.test[name] for name in net.description.inputs}
-    return {
-        **found,
-        "metrics": measure(net.predict(inputs), net.data.test["target"], net.spec.loss),
-        "device": net.device.summary,
-    }
+    return {**net.evaluate(), "device": net.device.summary}
 
 
 def _has_weights(run: Path) -> bool:

@@ -105,6 +105,10 @@ def _train(spec: Spec) -> Iterator[tuple[str, object]]:
     for key in ("start", "growth_interval", "backoff", "growth"):
         yield f"train.loss_scale.{key}", getattr(train.loss_scale, key)
     yield from (("train.log_every", train.log_every), ("train.eval_every", train.eval_every))
+    metrics = train.metrics
+    yield "train.metrics", None if metrics is None else [metric.name for metric in metrics]
+    for key in ("metric", "patience", "min_delta") if train.early_stopping else ():
+        yield f"train.early_stopping.{key}", getattr(train.early_stopping, key)
 
 
 def _options(path: str, options: Mapping[str, object]) -> Iterator[tuple[str, object]]:
