@@ -45,6 +45,7 @@ from bpc.train.loop import Job, Resume, train
 from bpc.train.progress import NoProgress, Progress
 from bpc.train.saved import SavedRun, describe_origin
 from bpc.train.stepper import Stepper
+from bpc.train.tensorboard import check_installed
 from bpc.train.tensorfile import encode_tensors, read_tensors
 from bpc.train.windows import plan_windows
 from bpc.types import Rows, shape_at
@@ -167,6 +168,7 @@ class Net:
         stop_after: int | None = None,
         resume: Resume | None = None,
         files: Files | None = None,
+        tensorboard: str | os.PathLike[str] | None = None,
     ) -> dict[str, Any]:
         """Train from the weights at hand, with fresh moments and counters.
 
@@ -177,6 +179,8 @@ class Net:
             stop_after: stop after this step as Ctrl-C does, with a checkpoint.
             resume: what to go on from in place of all that; see `bpc.continued.resume`.
             files: writes the run's files; the system's calls, unless a test gives others.
+            tensorboard: a folder for event files; with `train.tensorboard` and without it, the
+                folder `tensorboard` of the run.
 
         Returns:
             steps, device, planned_peak_bytes, arena_bytes, step_ms_median, final (train_loss,
@@ -184,8 +188,10 @@ class Net:
             run_dir, seconds, notes.
 
         Raises:
-            NonFiniteError, Interrupted, DataError, UsageError: see each.
+            NonFiniteError, Interrupted, DataError, UsageError, ToolError: see each.
         """
+        if tensorboard is not None or self.spec.train.tensorboard:
+            check_installed()
         if steps is not None and steps < 1:
             raise UsageError.at(BAD_ARRAY, f"steps is {steps}, at least 1 is needed", None)
         choice = self._chosen()
@@ -202,6 +208,7 @@ class Net:
                 stop_after=stop_after,
                 files=files or Files(),
                 metrics=self._metrics(),
+                tensorboard=None if tensorboard is None else Path(tensorboard),
             )
         )
 

@@ -33,6 +33,12 @@ _SAID = ("train_loss", "test_loss", "test_accuracy")
     metavar="N",
     help="Run N steps, in place of train.epochs and train.steps.",
 )
+@click.option(
+    "--tensorboard",
+    type=click.Path(),
+    metavar="DIR",
+    help="Write event files for TensorBoard into DIR.",
+)
 @click.option("--run-dir", type=click.Path(), metavar="DIR", help="Where to keep the run.")
 @output_options
 @click.pass_context
@@ -44,6 +50,7 @@ def train_command(
     allow: tuple[str, ...],
     steps: int | None,
     run_dir: str | None,
+    tensorboard: str | None,
     as_json: bool,
     quiet: bool,
     **wishes: Any,
@@ -59,16 +66,17 @@ def train_command(
 
             net = api.compile(spec, **wishes)
             warnings = tell_warnings(net.lint(), as_json or quiet)
-            results = net.train(steps=steps, run_dir=run_dir, progress=progress)
+            results = net.train(
+                steps=steps, run_dir=run_dir, progress=progress, tensorboard=tensorboard
+            )
             results = {**results, "warnings": warnings}
         else:
             from bpc import continued
 
             if context.get_parameter_source("device") is ParameterSource.DEFAULT:
                 wishes["device"] = None
-            results = continued.resume(
-                resume, spec=spec, steps=steps, allow=allow, progress=progress, **wishes
-            )
+            wishes |= {"progress": progress, "tensorboard": tensorboard}
+            results = continued.resume(resume, spec=spec, steps=steps, allow=allow, **wishes)
     finally:
         progress.close()
     if as_json:

@@ -40,6 +40,7 @@ from bpc.train.saved import SavedRun
 from bpc.train.stepper import Stepper
 from bpc.train.stopping import describe_end, is_over, watch
 from bpc.train.tally import Tally, restore_tally
+from bpc.train.tensorboard import FOLDER, Events, NoEvents, open_events
 from bpc.train.units import UnitCounter
 from bpc.train.windows import Window, Windows, plan_windows
 
@@ -63,6 +64,7 @@ class Job:
 
     `origin` is what a checkpoint says of the run's start. The run stops after window `stop_after`
     as if it had been interrupted there. `metrics` are measured in each evaluation.
+    `tensorboard` is a folder for event files, where they are wished elsewhere than in the run's.
     """
 
     spec: Spec
@@ -77,6 +79,7 @@ class Job:
     resume: Resume | None = None
     stop_after: int | None = None
     metrics: tuple[str, ...] = ()
+    tensorboard: Path | None = None
     files: Files = field(default_factory=Files)
 
 
@@ -125,6 +128,7 @@ class _Run:
         kept = Source(spec, job.entries, job.device, self.windows, origin, contents, folder.path)
         self.keeper = Keeper(kept, job.files, self._tell)
         self.metrics = MetricsFile(folder.metrics_path, self._tell)
+        self.events: Events = NoEvents()
 
     def go(self) -> dict[str, Any]:
         """Run to the end, or to what stops it; the folder says which."""
@@ -133,6 +137,7 @@ class _Run:
         if self.job.resume is not None:
             self._restore(self.job.resume.found)
         self.metrics.open(self.tally.step)
+        self.events = open_events(self._events_folder(), self.tally.step)
         self.job.progress.on_start(self._describe())
         self._tell_of_data()
         self.stepper.follow(self._batches_ahead())
@@ -144,6 +149,7 @@ class _Run:
         finally:
             self.stepper.close()
             self.metrics.close()
+            self.events.close()
         return self._finish("done")
 
     def _restore(self, found: Checkpoint) -> None:
@@ -199,6 +205,10 @@ class _Run:
                 self.keeper.save(self.tally)
             if not last and (stop.asked or window.number == self.job.stop_after):
                 raise self._interrupt()
+
+    def _events_folder(self) -> Path | None:
+        wished = self.folder.path / FOLDER if self.job.spec.train.tensorboard else None
+        return self.job.tensorboard or wished
 
     def _is_over(self) -> bool:
         """Whether early stopping ends the run before its last step."""
@@ -312,6 +322,7 @@ class _Run:
             if last or due:
                 self._evaluate(row)
             self.metrics.write(row)
+            self.events.write(row)
         self.job.progress.on_step(window.number, total, loss)
 
     def _read(self, window: Window) -> dict[str, Any]:
