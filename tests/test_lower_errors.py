@@ -38,7 +38,7 @@ def test_every_text_has_its_spec() -> None:
     [
         ("[linear: 10]", "linear 'linear1'"),
         ("[relu, linear: 10]", "relu 'relu1'"),
-        ("['2 * x', linear: 10]", "formula 'formula1'"),
+        ("[{formula: 2 * x}, linear: 10]", "formula 'formula1'"),
         ("[{add: , from: [x, x]}, linear: 10]", "add 'add1'"),
     ],
 )

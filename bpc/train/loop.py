@@ -32,7 +32,7 @@ from bpc.train.keeper import Keeper, Source
 from bpc.train.logical import capture, model_slots
 from bpc.train.metrics import MetricsFile
 from bpc.train.nonfinite import Fault, find_fault, find_unexplained, make_error
-from bpc.train.outcome import make_notes
+from bpc.train.outcome import describe_start, limit_steps, make_notes
 from bpc.train.overflow import find_overflow, layer_of, list_backoffs, make_floor_error
 from bpc.train.progress import Progress
 from bpc.train.run_folder import RunFolder, make_run_folder
@@ -132,7 +132,7 @@ class _Run:
 
     def go(self) -> dict[str, Any]:
         """Run to the end, or to what stops it; the folder says which."""
-        self.folder.begin(_limit(self.job.spec, self.job.steps))
+        self.folder.begin(limit_steps(self.job.spec, self.job.steps))
         self.stepper.reset(len(self.windows))
         if self.job.resume is not None:
             self._restore(self.job.resume.found)
@@ -364,14 +364,8 @@ class _Run:
 
     def _describe(self) -> dict[str, Any]:
         """What `on_start` is told."""
-        states = self.job.entries.states_of("parameter")
         return {
-            "name": self.job.spec.name,
-            "parameters": sum(self.device.read_state(state.name).size for state in states),
-            "precision": self.job.spec.train.precision,
-            "device": self.device.summary,
-            "planned_peak_bytes": self.device.planned_peak_bytes,
-            "budget_bytes": self.job.spec.train.memory_bytes,
+            **describe_start(self.job.spec, self.job.entries, self.device),
             "steps": len(self.windows),
             "run_dir": str(self.folder.path),
             "resumed_after": self.tally.step if self.job.resume else None,
@@ -412,10 +406,3 @@ class _Run:
                 raise
             self._tell(f"{error.filename or self.folder.path}: {error.strerror}")
         return result
-
-
-def _limit(spec: Spec, steps: int | None) -> Spec:
-    """The spec that asks for so many steps by itself."""
-    if steps is None:
-        return spec
-    return replace(spec, train=replace(spec.train, steps=steps, epochs=None))

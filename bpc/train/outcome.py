@@ -1,16 +1,40 @@
-"""What a run says of itself at its end, beside numbers."""
+"""What a run says of itself at its beginning and its end, beside what it measured."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from bpc.entries import Entries
 from bpc.errors import Note
+from bpc.runtime.device import Device
+from bpc.spec.model import Spec
 from bpc.train.tally import Tally
 from bpc.types import count_of
 
 MANY_ZERO_UNITS = 0.05
 _MOST_TROUBLES = 3
+
+
+def limit_steps(spec: Spec, steps: int | None) -> Spec:
+    """The spec that asks for so many steps by itself."""
+    if steps is None:
+        return spec
+    return replace(spec, train=replace(spec.train, steps=steps, epochs=None))
+
+
+def describe_start(spec: Spec, entries: Entries, device: Device) -> dict[str, Any]:
+    """What runs where, and how large it is."""
+    states = entries.states_of("parameter")
+    return {
+        "name": spec.name,
+        "parameters": sum(device.read_state(state.name).size for state in states),
+        "precision": spec.train.precision,
+        "device": device.summary,
+        "planned_peak_bytes": device.planned_peak_bytes,
+        "budget_bytes": spec.train.memory_bytes,
+    }
 
 
 def make_notes(given: Sequence[Note], tally: Tally, troubles: list[str]) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ from bpc.train.tensorfile import encode_tensors
 RUNS = Path("runs")
 NOT_EMPTY = "BPC0602"
 RESULT = "result.json"
-SPEC, RESOLVED = "spec", "spec.resolved.yaml"
+SPEC, RESOLVED, DATA = "spec", "spec.resolved.yaml", "data.json"
 
 
 class RunFolder:
@@ -70,7 +70,7 @@ class RunFolder:
     def write_data(self, facts: Mapping[str, object]) -> None:
         """Keep what rows to predict for need: names of classes, scales, what fills gaps."""
         text = json.dumps(plain(facts), allow_nan=False) + "\n"
-        self._write_text("data.json", text)
+        self._write_text(DATA, text)
 
     def write_result(self, result: Mapping[str, object]) -> None:
         """Say how the run ended."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -46,11 +47,12 @@ class EventFile:
         Raises:
             OSError: the folder cannot be written.
         """
-        from tensorboardX import SummaryWriter
-
         folder.mkdir(parents=True, exist_ok=True)
         purge = after + 1 if after else None
-        self._writer = SummaryWriter(str(folder), purge_step=purge, write_to_disk=True)
+        library: Any = import_module(PACKAGE)
+        # Two files that are begun in one second have the same name but for the end.
+        end = f".from-step-{after}"
+        self._writer = library.SummaryWriter(str(folder), purge_step=purge, filename_suffix=end)
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Take in a row; rows of events have no scalars."""
