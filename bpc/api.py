@@ -32,6 +32,7 @@ from bpc.ops.layers import layer_schemas, loss_schemas
 from bpc.optimizer import OPTIMIZERS, master_name
 from bpc.runtime.device import Device
 from bpc.runtime.select import Choice, RunGraph, Wishes, check_device, choose, graph_runner
+from bpc.spec.evaluation import check_metrics, metrics_of, suiting_metrics
 from bpc.spec.load import IncompleteSpec, load_spec
 from bpc.spec.model import Spec
 from bpc.train.checkpoint import find_model
@@ -45,6 +46,7 @@ from bpc.train.loop import Job, Resume, train
 from bpc.train.progress import NoProgress, Progress
 from bpc.train.saved import SavedRun, describe_origin
 from bpc.train.stepper import Stepper
+from bpc.train.tensorboard import check_installed
 from bpc.train.tensorfile import encode_tensors, read_tensors
 from bpc.train.windows import plan_windows
 from bpc.types import Rows, shape_at
@@ -89,6 +91,7 @@ def compile(
         sets["seed"], places["seed"] = seed, "--seed"
     loaded = _load(os.fspath(spec), sets, places)
     description = describe_data(loaded)
+    check_metrics(loaded, description)
     entries = build_entries(loaded, description)
     check_initials(entries.states_of("parameter"))
     origin = describe_origin(loaded.path, sets, device)
@@ -175,6 +178,7 @@ class Net:
         stop_after: int | None = None,
         resume: Resume | None = None,
         files: Files | None = None,
+        tensorboard: str | os.PathLike[str] | None = None,
     ) -> dict[str, Any]:
         """Train from the weights at hand, with fresh moments and counters.
 
@@ -185,14 +189,19 @@ class Net:
             stop_after: stop after this step as Ctrl-C does, with a checkpoint.
             resume: what to go on from in place of all that; see `bpc.continued.resume`.
             files: writes the run's files; the system's calls, unless a test gives others.
+            tensorboard: a folder for event files; with `train.tensorboard` and without it, the
+                folder `tensorboard` of the run.
 
         Returns:
             steps, device, planned_peak_bytes, arena_bytes, step_ms_median, final (train_loss,
-            test_loss, test_accuracy), best, checkpoint_step, run_dir, seconds, notes.
+            test_loss, test_accuracy and other metrics), best, stopped_early, checkpoint_step,
+            run_dir, seconds, notes.
 
         Raises:
-            NonFiniteError, Interrupted, DataError, UsageError: see each.
+            NonFiniteError, Interrupted, DataError, UsageError, ToolError: see each.
         """
+        if tensorboard is not None or self.spec.train.tensorboard:
+            check_installed()
         if steps is not None and steps < 1:
             raise UsageError.at(BAD_ARRAY, f"steps is {steps}, at least 1 is needed", None)
         choice = self._chosen()
@@ -208,6 +217,8 @@ class Net:
                 resume=resume,
                 stop_after=stop_after,
                 files=files or Files(),
+                metrics=self._metrics(),
+                tensorboard=None if tensorboard is None else Path(tensorboard),
             )
         )
 
@@ -236,12 +247,21 @@ class Net:
         return made
 
     def evaluate(self) -> dict[str, Any]:
-        """Mean loss and, for classes, accuracy over the held-out part."""
-        found = evaluate(self.device, self.data.test, self.spec.ignored_class)
+        """Mean loss and metrics over the held-out part, dropout off.
+
+        Returns:
+            test_loss, test_accuracy, test_rows, metrics (by name: those of `train.metrics`, or
+            all that suit the target).
+        """
+        named, target = self.spec.train.metrics, self.description.target
+        suiting = suiting_metrics(self.spec.loss, target.kind, target.classes)
+        names = suiting if named is None else tuple(metric.name for metric in named)
+        found = evaluate(self.device, self.data.test, self.spec.loss, names)
         return {
             "test_loss": found.loss,
             "test_accuracy": found.accuracy,
             "test_rows": found.rows,
+            "metrics": dict(found.metrics),
         }
 
     def predict(self, x: Any) -> Array:
@@ -453,6 +473,9 @@ class Net:
                 self._choice = choose(self._wished, self.entries, wishes)
             self._set_initial(self._choice.device)
         return self._choice
+
+    def _metrics(self) -> tuple[str, ...]:
+        return metrics_of(self.spec, self.description.target.kind)
 
     def _hints(self) -> tuple[Note, ...]:
         return find_hints(self.spec, self.description, self.entries)

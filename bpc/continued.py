@@ -31,6 +31,7 @@ def resume(
     allow: Collection[str] = (),
     progress: Progress | None = None,
     stop_after: int | None = None,
+    tensorboard: str | os.PathLike[str] | None = None,
 ) -> dict[str, Any]:
     """Go on with a run from its newest good checkpoint.
 
@@ -46,7 +47,7 @@ def resume(
         steps: as in `Net.train`; without it, what the run was started with.
         allow: dotted keys of the spec that may have changed.
         progress: told of what goes on.
-        stop_after: as in `Net.train`.
+        stop_after, tensorboard: as in `Net.train`.
 
     Returns:
         What `Net.train` returns.
@@ -74,7 +75,11 @@ def resume(
         wished = was.steps if steps is None else steps
         _check(found, net, wished, allow, watcher)
         return net.train(
-            wished, progress=watcher, stop_after=stop_after, resume=Resume(folder, found)
+            wished,
+            progress=watcher,
+            stop_after=stop_after,
+            resume=Resume(folder, found),
+            tensorboard=tensorboard,
         )
     finally:
         folder.release()

@@ -31,6 +31,7 @@ CONTROL_DROPOUT = ("seed", "window", "first_row")
 
 UNKNOWN_WEIGHT = "BPC0205"
 SAME_NAME = "BPC0206"
+INTEGERS = "BPC0224"
 
 
 @dataclass(slots=True)
@@ -263,6 +264,7 @@ def _lower_layer(lowering: _Lowering, layer: LayerSpec) -> None:
     b = lowering.builder
     b.span, b.scope = layer.span, layer.full_name
     lowering.storage = PRECISIONS[layer.precision or lowering.spec.train.precision]
+    _refuse_integers(lowering, layer)
     known = [lowering.cast(lowering.known[name]) for name in layer.inputs]
     inputs = [_as_number(lowering, value) for value in known]
     try:
@@ -271,6 +273,19 @@ def _lower_layer(lowering: _Lowering, layer: LayerSpec) -> None:
         raise _placed(lowering, fault) from None
     lowering.known[layer.full_name] = value
     lowering.places[layer.full_name] = layer.span
+
+
+def _refuse_integers(lowering: _Lowering, layer: LayerSpec) -> None:
+    """Whole numbers have no derivative, and layers compute with floats."""
+    schema = OPS.layers().get(layer.op)
+    if schema is not None and schema.integers:
+        return
+    for name in layer.inputs:
+        value = lowering.known[name]
+        if value.dtype.kind == "int":
+            message = f"{lowering._title()} computes with floats, the input {name} is {value.dtype}"
+            help = f"give {name} as float32 or float64; whole numbers in it are exact there"
+            raise SpecError.at(INTEGERS, message, layer.span, lowering._origins(), help)
 
 
 def _as_number(lowering: _Lowering, value: Value) -> Value:

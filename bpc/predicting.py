@@ -2,55 +2,114 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bpc import api
 from bpc.arrays import read_inputs
 from bpc.data.arrayfile import BAD_ROW, encode_prediction, read_arrays
+from bpc.data.sources.csvinputs import read_csv_inputs
+from bpc.data.sources.faults import Where
+from bpc.data.sources.prepare import FILE_SOURCES
 from bpc.errors import DataError
 from bpc.train.files import Files, replace_file
+from bpc.trained import Trained
 
 TARGET = "target"
+Arrays = dict[str, NDArray[Any]]
 
 
-def predict_file(net: api.Net, source: Path, out: Path) -> dict[str, Any]:
+def predict_file(run: Trained, source: Path, out: Path) -> dict[str, Any]:
     """Predict every row of a file, dropout off; row i of the result belongs to row i.
 
+    Rows are scaled and their gaps filled as those that the run was trained on.
+
     Args:
-        net: what predicts.
+        run: what predicts.
         source: `.npy` [rows, ...], `.npz` with the inputs by name, or `.csv` with a row a line.
             A `target` in an `.npz` is not read.
         out: `.npy`, `.npz` or `.csv`.
 
     Returns:
-        file, rows, shape (of a row's prediction), device.
+        file, rows, shape (of a row's prediction), classes (their names, or null), device.
 
     Raises:
-        DataError: the file is damaged, or a number of it is not finite.
+        DataError: the file is damaged, lacks a column, or a number of it is not finite.
         UsageError: names or shapes are not those of the model.
         OSError: what the system says; what was at `out` is still whole.
     """
-    shapes = {name: info.shape for name, info in net.description.inputs.items()}
-    given = read_arrays(source, shapes)
-    if isinstance(given, Mapping) and TARGET not in shapes:
-        given = {name: array for name, array in given.items() if name != TARGET}
-    inputs = read_inputs(given, net.description)
+    net = run.net
+    inputs = read_inputs(_read(run, source), net.description)
     for name, array in inputs.items():
         _check_finite(source, name, array)
     prediction = net.predict(inputs)
+    names = _class_names(run)
     classes = net.description.target.kind == "class"
-    replace_file(Files(), out, encode_prediction(out.suffix.lower(), prediction, classes))
+    content = encode_prediction(out.suffix.lower(), prediction, classes, names)
+    replace_file(Files(), out, content)
     return {
         "file": str(out),
         "rows": len(next(iter(inputs.values()))),
         "shape": list(prediction.shape[1:]),
+        "classes": names,
         "device": net.device.summary,
     }
+
+
+def _read(run: Trained, source: Path) -> Arrays | NDArray[Any]:
+    """The inputs of a file as the model takes them, names and shapes not checked yet."""
+    data, shapes = run.net.spec.data, _shapes(run)
+    if source.suffix.lower() == ".csv" and data.source == "csv":
+        where = Where(data.span, data.spans)
+        given: Any = read_csv_inputs(str(source), data.options, where)
+    else:
+        given = read_arrays(source, shapes)
+    if not isinstance(given, Mapping):
+        if len(shapes) != 1:
+            return np.asarray(given)
+        given = {next(iter(shapes)): given}
+    given = {name: array for name, array in given.items() if name != TARGET or name in shapes}
+    if data.source == "npz":
+        given = _choose(given, data.options.get("inputs"), shapes)
+    if data.source in FILE_SOURCES:
+        given = {name: _shaped(array, shapes.get(name)) for name, array in given.items()}
+    fits = {name: a for name, a in given.items() if name in shapes and a.shape[1:] == shapes[name]}
+    return {**given, **run.facts.prepare(fits)}
+
+
+def _shapes(run: Trained) -> dict[str, tuple[int, ...]]:
+    return {name: info.shape for name, info in run.net.description.inputs.items()}
+
+
+def _choose(given: Arrays, members: Any, shapes: Iterable[str]) -> Arrays:
+    """The inputs among the arrays of an archive; one may go by the name that it had in training.
+
+    `members`: what the spec says of inputs: the array of each, or nothing of that.
+    """
+    named = members if isinstance(members, Mapping) else {}
+    found = {}
+    for name in shapes:
+        member = name if name in given else str(named.get(name, name))
+        if member in given:
+            found[name] = given[member]
+    return found
+
+
+def _shaped(array: NDArray[Any], shape: tuple[int, ...] | None) -> NDArray[Any]:
+    """Rows in the shape that data.shape gives to those of a file."""
+    if shape is None or array.ndim < 2 or prod(array.shape[1:]) != prod(shape):
+        return array
+    return array.reshape(len(array), *shape)
+
+
+def _class_names(run: Trained) -> list[str] | None:
+    """The names of the classes, None where they are their numbers."""
+    names = run.facts.classes or run.net.description.target.names
+    return list(names) if list(names) != [str(k) for k in range(len(names))] else None
 
 
 def _check_finite(source: Path, name: str, array: NDArray[Any]) -> None:

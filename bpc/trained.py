@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bpc import api
+from bpc.data.dataset import Facts, facts_from_json
 from bpc.errors import BpcError
 from bpc.train.checkpoint import FOLDER, MODEL, find_model, list_checkpoints
-from bpc.train.faults import NO_CHECKPOINT, CheckpointError
-from bpc.train.run_folder import RESOLVED
+from bpc.train.faults import NO_CHECKPOINT, CheckpointError, damaged
+from bpc.train.run_folder import DATA, RESOLVED
 from bpc.train.saved import STATE_FILE
-from bpc.train.scores import measure
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A network whose device has the weights of the file `weights`."""
+    """A network whose device has the weights of the file `weights`.
+
+    `facts` are what its training part said of the data: scales, fills, names of classes.
+    """
 
     net: api.Net
     weights: Path
+    facts: Facts = field(default_factory=Facts)
 
 
 def open_run(run: str | os.PathLike[str], *, best: bool = False, **wishes: Any) -> Trained:
@@ -53,7 +58,7 @@ def open_run(run: str | os.PathLike[str], *, best: bool = False, **wishes: Any) 
     weights = find_model(path, best)
     net = api.compile(spec, **wishes)
     net.load(weights)
-    return Trained(net, weights)
+    return Trained(net, weights, _read_facts(folder / DATA))
 
 
 def evaluate_net(net: api.Net) -> dict[str, Any]:
@@ -62,13 +67,21 @@ def evaluate_net(net: api.Net) -> dict[str, Any]:
     Returns:
         test_loss, test_accuracy, test_rows, metrics (by name), device.
     """
-    found = net.evaluate()
-    inputs = {name: net.data.test[name] for name in net.description.inputs}
-    return {
-        **found,
-        "metrics": measure(net.predict(inputs), net.data.test["target"], net.spec.loss),
-        "device": net.device.summary,
-    }
+    return {**net.evaluate(), "device": net.device.summary}
+
+
+def _read_facts(path: Path) -> Facts:
+    """What a run kept of its data; nothing where its data is in no files.
+
+    Raises:
+        CheckpointError: the file is damaged.
+    """
+    if not path.exists():
+        return Facts()
+    try:
+        return facts_from_json(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise damaged(path, f"this is not what a run keeps of its data: {error}") from None
 
 
 def _has_weights(run: Path) -> bool:

@@ -127,7 +127,8 @@ class LayerSchema:
     """What a spec may say of one kind of layer: its options and how many inputs it takes.
 
     `shorthand` names the option that a bare value sets (`- dropout: 0.1`). `least_inputs` and
-    `most_inputs` bound `from:`; most_inputs None is unbounded.
+    `most_inputs` bound `from:`; most_inputs None is unbounded. `integers`: it reads whole numbers,
+    such as those of symbols; every other layer computes with floats.
     """
 
     name: str
@@ -136,6 +137,7 @@ class LayerSchema:
     most_inputs: int | None = 1
     shorthand: str | None = None
     help: str = ""
+    integers: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,16 @@ MEANINGS = {
     "train.nonfinite": "when a step makes inf or NaN: end the run, or pass over the step",
     "train.log_every": "steps between two lines of `metrics.jsonl`; without it, 10",
     "train.eval_every": "steps between two evaluations; without it, one at the end of each epoch",
+    "train.metrics": "what an evaluation measures beside the loss, see [Metrics](#metrics): a list "
+    "of names",
+    "train.early_stopping": "end the run when held-out rows tell no better; a mapping with the "
+    "keys below",
+    "train.early_stopping.metric": "`test_loss`, `train_loss`, or `test_` and a metric, such as "
+    "`test_accuracy`",
+    "train.early_stopping.patience": "evaluations in a row without an improvement that end the run",
+    "train.early_stopping.min_delta": "an improvement is more than this",
+    "train.tensorboard": "write event files for TensorBoard, in the run's folder; needs "
+    "`pip install \"bpc[tensorboard]\"`",
     "train.checkpoint": "a mapping with the three keys below; without it, a run keeps a checkpoint "
     "only when it is interrupted, see [checkpoints](checkpoints.md)",
     "train.checkpoint.every": "steps between two checkpoints; without it, one at the end of each "
@@ -95,7 +105,7 @@ def make_tables() -> Mapping[str, str]:
     """All tables by name, as Markdown."""
     layers, losses = layer_schemas(), loss_schemas()
     train = {"clip": schema.Clip, "warmup": schema.Warmup, "loss_scale": schema.LossScale}
-    train["checkpoint"] = schema.Checkpoint
+    train |= {"checkpoint": schema.Checkpoint, "early_stopping": schema.EarlyStopping}
     return {
         "top": _sections("", schema.Head, {}),
         "data": _sections("data.", schema.Data, {}),

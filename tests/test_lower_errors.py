@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bpc import api
+from bpc.entries import build_entries
 from bpc.errors import SpecError
 from bpc.report.diagnostics import read_line_of_file, render_diagnostics
+from bpc.types import I64
 
 FOLDER = Path(__file__).parent / "errors" / "lower"
 
@@ -28,6 +31,28 @@ def test_error_reads_as_expected(
 def test_every_text_has_its_spec() -> None:
     texts, specs = ({path.stem for path in FOLDER.glob(f"*.{end}")} for end in ("txt", "yaml"))
     assert texts == specs
+
+
+@pytest.mark.parametrize(
+    ("layers", "at"),
+    [
+        ("[linear: 10]", "linear 'linear1'"),
+        ("[relu, linear: 10]", "relu 'relu1'"),
+        ("[{formula: 2 * x}, linear: 10]", "formula 'formula1'"),
+        ("[{add: , from: [x, x]}, linear: 10]", "add 'add1'"),
+    ],
+)
+def test_whole_numbers_are_no_input_of_a_layer(tmp_path: Path, layers: str, at: str) -> None:
+    path = tmp_path / "net.yaml"
+    path.write_text(BODY.replace(BODY[BODY.index("  -") : BODY.index("loss")], f"  {layers}\n"))
+    net = api.compile(path)
+    x = replace(net.description.inputs["x"], dtype=I64)
+    whole = replace(net.description, inputs={"x": x})
+    with pytest.raises(SpecError) as caught:
+        build_entries(net.spec, whole)
+    (found,) = caught.value.diagnostics
+    assert found.message == f"{at} computes with floats, the input x is i64"
+    assert found.span is not None and found.span.line == 4
 
 
 BODY = """\

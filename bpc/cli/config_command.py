@@ -1,4 +1,4 @@
-"""`bpc config SPEC [--resolved]`."""
+"""`bpc config SPEC|RUN [--resolved]`."""
 
 from __future__ import annotations
 
@@ -7,27 +7,29 @@ from typing import Any
 
 import click
 
-from bpc.cli.options import output_options, spec_options
+from bpc.cli.options import output_options, wish_options
 from bpc.cli.output import emit_json, shorten, show, table
 
 LONGEST = 60  # columns of a value in the table; --quiet and --json have all of it
 
 
 @click.command("config", short_help="Show every value and where it is from.")
-@spec_options
+@click.argument("target", type=click.Path(), metavar="SPEC|RUN")
+@wish_options
 @click.option("--resolved", is_flag=True, help="Values that are defaults too.")
 @click.option("--yaml", "as_yaml", is_flag=True, help="All of it as one spec, to be trained as is.")
 @output_options
 def config_command(
-    spec: str, resolved: bool, as_yaml: bool, as_json: bool, quiet: bool, **wishes: Any
+    target: str, resolved: bool, as_yaml: bool, as_json: bool, quiet: bool, **wishes: Any
 ) -> None:
     """Show what SPEC says after `extends`, blocks, repeats and the command line, each value with
-    the place that it comes from."""
+    the place that it comes from; or what the run in the folder RUN was trained with."""
     from bpc import api
     from bpc.spec.listing import list_values
     from bpc.spec.resolved import write_resolved
+    from bpc.train.run_folder import find_spec
 
-    loaded = api.compile(spec, **wishes).spec
+    loaded = api.compile(find_spec(target), **wishes).spec
     shown = [item for item in list_values(loaded) if item.span or resolved]
     if as_json:
         values = [

@@ -9,6 +9,7 @@ import click
 
 from bpc.cli.options import output_options, wish_options
 from bpc.cli.output import Results, emit_json, show
+from bpc.cli.progress import is_share
 from bpc.types import count_of
 
 
@@ -47,4 +48,4 @@ def format_results(facts: Results, quiet: bool) -> str:
 def _format(name: str, value: float | None) -> str:
     if value is None:
         return "undefined"
-    return f"{100 * value:.1f}%" if name in ("accuracy", "top5") else f"{value:.6g}"
+    return f"{100 * value:.1f}%" if is_share(name) else f"{value:.6g}"

@@ -35,13 +35,14 @@ def predict_command(
     order of the rows.
 
     INPUT is .npy [rows, ...], .npz with the model's inputs by name, or .csv with the numbers of a
-    row in each line, with or without a header. OUT has `prediction`, and as .npz or .csv for
-    classes also `class`, the one with the largest score."""
+    row in each line, with or without a header; of a run that was trained from a .csv the columns
+    are found by their names. Rows are scaled and gaps filled as in training. OUT has `prediction`,
+    and as .npz or .csv for classes also `class`, the one with the largest score."""
     _check_files(Path(input), Path(out))
     from bpc import predicting, trained
 
     found = trained.open_run(run, best=best, **wishes)
-    facts = predicting.predict_file(found.net, Path(input), Path(out))
+    facts = predicting.predict_file(found, Path(input), Path(out))
     facts = {**facts, "weights": str(found.weights)}
     if as_json:
         emit_json("predict", True, facts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bpc.cli.output import bar, show, tell, uses_colour
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 _REFRESH_SECONDS = 0.1
-_HEADER = " epoch    step     train     valid     acc        lr       |g|        ms"
+_BEFORE, _BEHIND = " epoch    step     train     valid", "        lr       |g|        ms"
+_LABELS = {"accuracy": "acc"}
+_MOST_METRICS = 4
 
 
 class SilentProgress:
@@ -41,11 +43,13 @@ class TableProgress(SilentProgress):
 
     def __init__(self) -> None:
         self._bar = StepBar() if sys.stderr.isatty() else None
+        self._metrics: Sequence[str] = ()
 
     def on_start(self, facts: Mapping[str, Any]) -> None:
         """Say what runs where and how large it is."""
+        self._metrics = facts.get("metrics", ())[:_MOST_METRICS]
         show(format_start(facts))
-        show(_HEADER)
+        show(format_header(self._metrics))
 
     def on_step(self, step: int, total: int, loss: float | None) -> None:
         """Move the bar."""
@@ -56,7 +60,7 @@ class TableProgress(SilentProgress):
         """Print the line of one evaluation."""
         if self._bar:
             self._bar.hide()
-        show(format_evaluation(row))
+        show(format_evaluation(row, self._metrics))
 
     def on_note(self, text: str) -> None:
         """Print the note on stderr, where it does not disturb the table."""
@@ -137,21 +141,38 @@ def format_start(facts: Mapping[str, Any]) -> str:
     )
 
 
-def format_evaluation(row: Mapping[str, Any]) -> str:
+def format_header(metrics: Sequence[str]) -> str:
+    """The names of the columns; shares take 6, other metrics 8."""
+    named = (f"  {_LABELS.get(name, name):>{6 if is_share(name) else 8}}" for name in metrics)
+    return f"{_BEFORE}{''.join(named)}{_BEHIND}"
+
+
+def format_evaluation(row: Mapping[str, Any], metrics: Sequence[str]) -> str:
     """One line of the table; what a row does not know stays empty."""
-    accuracy = row.get("test_accuracy")
+    accuracy = row.get("test_accuracy") if "accuracy" in metrics else None
     columns = (
         f"{row['epoch']:6d}",
         f"{row['step']:6d}",
         _number(row.get("train_loss"), "8.4f"),
         _number(row.get("test_loss"), "8.4f"),
-        " " * 6 if accuracy is None else f"{100 * accuracy:5.1f}%",
+        *(_format_metric(name, row.get(f"test_{name}")) for name in metrics),
         _number(row.get("lr"), "8.1e"),
         _number(row.get("gradient_norm"), "8.3g"),
         _number(row.get("step_ms"), "8.3f"),
         "" if accuracy is None else bar(accuracy),
     )
     return "  ".join(columns).rstrip()
+
+
+def is_share(name: str) -> bool:
+    """Whether a metric is a share of rows, which people read in percent."""
+    return name == "accuracy" or name.startswith("top")
+
+
+def _format_metric(name: str, value: float | None) -> str:
+    if not is_share(name):
+        return _number(value, "8.4g")
+    return " " * 6 if value is None else f"{100 * value:5.1f}%"
 
 
 def _number(value: float | None, form: str) -> str:

@@ -10,10 +10,11 @@ from click.core import ParameterSource
 from bpc.cli.lint_command import tell_warnings
 from bpc.cli.options import output_options, wish_options
 from bpc.cli.output import Results, emit_json, format_notes, show
-from bpc.cli.progress import SilentProgress, TableProgress
+from bpc.cli.progress import SilentProgress, TableProgress, is_share
 from bpc.types import count_of, format_bytes
 
 MOST_NOTES = 3
+_SAID = ("train_loss", "test_loss", "test_accuracy")
 
 
 @click.command("train", short_help="Train a network and report.")
@@ -32,6 +33,12 @@ MOST_NOTES = 3
     metavar="N",
     help="Run N steps, in place of train.epochs and train.steps.",
 )
+@click.option(
+    "--tensorboard",
+    type=click.Path(),
+    metavar="DIR",
+    help="Write event files for TensorBoard into DIR.",
+)
 @click.option("--run-dir", type=click.Path(), metavar="DIR", help="Where to keep the run.")
 @output_options
 @click.pass_context
@@ -43,6 +50,7 @@ def train_command(
     allow: tuple[str, ...],
     steps: int | None,
     run_dir: str | None,
+    tensorboard: str | None,
     as_json: bool,
     quiet: bool,
     **wishes: Any,
@@ -58,16 +66,17 @@ def train_command(
 
             net = api.compile(spec, **wishes)
             warnings = tell_warnings(net.lint(), as_json or quiet)
-            results = net.train(steps=steps, run_dir=run_dir, progress=progress)
+            results = net.train(
+                steps=steps, run_dir=run_dir, progress=progress, tensorboard=tensorboard
+            )
             results = {**results, "warnings": warnings}
         else:
             from bpc import continued
 
             if context.get_parameter_source("device") is ParameterSource.DEFAULT:
                 wishes["device"] = None
-            results = continued.resume(
-                resume, spec=spec, steps=steps, allow=allow, progress=progress, **wishes
-            )
+            wishes |= {"progress": progress, "tensorboard": tensorboard}
+            results = continued.resume(resume, spec=spec, steps=steps, allow=allow, **wishes)
     finally:
         progress.close()
     if as_json:
@@ -91,6 +100,8 @@ def _check_words(
 def format_results(results: Results) -> list[str]:
     """The last lines of a run: the result, its cost, where it lies, at most three notes."""
     lines = [_format_done(results)]
+    if results.get("stopped_early"):
+        lines.append(_format_early_end(results["stopped_early"]))
     if results.get("run_dir"):
         lines.append(_format_run(results))
     return [*lines, *format_notes(results.get("notes", ()), MOST_NOTES)]
@@ -101,10 +112,9 @@ def _format_done(results: Results) -> str:
     accuracy = final.get("test_accuracy")
     rows = results.get("test_rows")
     held = "held-out rows" if rows is None else count_of(rows, "held-out row")
-    if accuracy is not None:
-        outcome = f"{100 * accuracy:.1f}% on {held}"
-    else:
-        outcome = f"loss {final['test_loss']:.6g} on {held}"
+    told = [f"loss {final['test_loss']:.6g}" if accuracy is None else f"{100 * accuracy:.1f}%"]
+    told += [_format_metric(name, final[name]) for name in final if name not in _SAID]
+    outcome = f"{', '.join(told)} on {held}"
     parts = [f"done: {outcome}", count_of(results["steps"], "step")]
     if results.get("step_ms_median") is not None:
         parts.append(f"{results['step_ms_median']:.3f} ms a step")
@@ -112,6 +122,19 @@ def _format_done(results: Results) -> str:
         parts.append(f"{results['seconds']:.2f} s of training")
     parts.append(_format_arena(results))
     return ", ".join(parts)
+
+
+def _format_metric(name: str, value: float | None) -> str:
+    short = name.removeprefix("test_")
+    if value is None:
+        return f"{short} undefined"
+    return f"{short} {100 * value:.1f}%" if is_share(short) else f"{short} {value:.6g}"
+
+
+def _format_early_end(end: Results) -> str:
+    from bpc.train.stopping import say_end
+
+    return say_end(end)
 
 
 def _format_run(results: Results) -> str:

@@ -7,7 +7,7 @@ import io
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite, prod
 from pathlib import Path
 from typing import Any
@@ -145,7 +145,9 @@ def _is_number(text: str) -> bool:
 # -- predictions ----------------------------------------------------------------------------------
 
 
-def encode_prediction(ending: str, prediction: Array, classes: bool) -> Iterator[bytes]:
+def encode_prediction(
+    ending: str, prediction: Array, classes: bool, names: Sequence[str] | None = None
+) -> Iterator[bytes]:
     """The content of a file with predictions, in the order of the rows.
 
     Args:
@@ -153,16 +155,23 @@ def encode_prediction(ending: str, prediction: Array, classes: bool) -> Iterator
         prediction: [rows, ...].
         classes: the values of a row are scores of classes; `.npz` and `.csv` then have the class
             with the largest one too.
+        names: of the classes, in place of their numbers.
     """
-    chosen = {"class": prediction.argmax(axis=-1)} if classes and prediction.ndim == 2 else {}
+    chosen: Array | None = None
+    if classes and prediction.ndim == 2:
+        chosen = prediction.argmax(axis=-1)
+        if names is not None:  # there may be more scores than classes
+            known = [*names, *(str(k) for k in range(len(names), prediction.shape[1]))]
+            chosen = np.array(known)[chosen]
     if ending == ".csv":
-        yield from _encode_table(prediction, chosen.get("class"))
+        yield from _encode_table(prediction, chosen)
         return
     buffer = io.BytesIO()
     if ending == ".npy":
         np.save(buffer, prediction, allow_pickle=False)
     else:
-        np.savez(buffer, allow_pickle=False, **chosen, prediction=prediction)
+        arrays = {} if chosen is None else {"class": chosen}
+        np.savez(buffer, allow_pickle=False, **arrays, prediction=prediction)
     yield buffer.getvalue()
 
 
@@ -173,11 +182,12 @@ def _encode_table(prediction: Array, chosen: Array | None) -> Iterator[bytes]:
     names = ["prediction"] if len(names) == 1 else names
     yield (",".join(names if chosen is None else ["class", *names]) + "\n").encode()
     for start in range(0, len(rows), _ROWS_AT_ONCE):
-        lines = []
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
         for at in range(start, min(start + _ROWS_AT_ONCE, len(rows))):
             cells = [str(value) for value in rows[at]]
-            lines.append(",".join(cells if chosen is None else [str(chosen[at]), *cells]))
-        yield ("\n".join(lines) + "\n").encode()
+            writer.writerow(cells if chosen is None else [str(chosen[at]), *cells])
+        yield text.getvalue().encode()
 
 
 def _unreadable(path: Path, reason: str) -> BpcError:

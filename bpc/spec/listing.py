@@ -28,6 +28,7 @@ def list_values(spec: Spec) -> list[Listed]:
 def _unchanging(spec: Spec) -> Iterator[tuple[str, object]]:
     """What changes no number, which `plain_values` leaves out."""
     yield "train.memory", spec.train.memory_bytes
+    yield "train.tensorboard", spec.train.tensorboard
     kept = spec.train.checkpoint
     for key in ("every", "keep", "best") if kept else ():
         yield f"train.checkpoint.{key}", getattr(kept, key)

@@ -181,12 +181,35 @@ class CheckpointSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class MetricSpec:
+    """A measure of held-out rows: accuracy, top5, mae, rmse, r2."""
+
+    name: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyStoppingSpec:
+    """The run ends once `patience` evaluations in a row did not improve on the best one.
+
+    `metric` is test_loss, train_loss or `test_` and a metric; an improvement is more than
+    `min_delta`. `span`: where the metric is written, None if it is not.
+    """
+
+    metric: str = "test_loss"
+    patience: int = 3
+    min_delta: float = 0.0
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TrainSpec:
     """How training runs. With both `epochs` and `steps`, whichever ends first ends the run.
 
     `clip` bounds the norm of the gradients that belong to no group of `clip_groups`, `clip_value`
     each element of all. `warmup_share` of the run stands in for `warmup_steps`. `gradients` is
-    `storage`, the type of the weights, or `fp32`, which is at least that.
+    `storage`, the type of the weights, or `fp32`, which is at least that. Without `metrics`, those
+    that suit the target are measured. With `tensorboard`, the run writes event files too.
     """
 
     epochs: float | None
@@ -211,6 +234,9 @@ class TrainSpec:
     clip_groups: tuple[ClipGroup, ...] = ()
     clip_value: float | None = None
     gradients: str = "storage"
+    metrics: tuple[MetricSpec, ...] | None = None
+    early_stopping: EarlyStoppingSpec | None = None
+    tensorboard: bool = False
 
 
 @dataclass(frozen=True, slots=True)

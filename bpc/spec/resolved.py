@@ -94,6 +94,9 @@ def _train_values(train: TrainSpec) -> dict[str, object]:
         "nonfinite": train.nonfinite,
         "log_every": train.log_every,
         "eval_every": train.eval_every,
+        "metrics": None if train.metrics is None else [metric.name for metric in train.metrics],
+        "early_stopping": _stopping_values(train),
+        "tensorboard": train.tensorboard,
         "checkpoint": _checkpoint_values(train),
     }
     return {key: value for key, value in values.items() if value is not None}
@@ -128,6 +131,13 @@ def _checkpoint_values(train: TrainSpec) -> dict[str, object] | None:
     if train.checkpoint is None:
         return None
     return {key: value for key, value in asdict(train.checkpoint).items() if value is not None}
+
+
+def _stopping_values(train: TrainSpec) -> dict[str, object] | None:
+    stopping = train.early_stopping
+    if stopping is None:
+        return None
+    return {name: getattr(stopping, name) for name in ("metric", "patience", "min_delta")}
 
 
 def _block(node: Node) -> list[str]:

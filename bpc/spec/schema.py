@@ -38,6 +38,11 @@ CLIP_GROUPS = {
         {"type": "null"},
     ],
 }
+_METRIC = {"type": "string", "pattern": "^(accuracy|top[1-9][0-9]*|mae|rmse|r2)$"}
+METRICS = {
+    "description": "what each evaluation measures beside the loss",
+    "anyOf": [_METRIC, {"type": "array", "items": _METRIC}, {"type": "null"}],
+}
 _STRICT = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
 _LARGEST = 2**63 - 1
 
@@ -100,6 +105,14 @@ class Checkpoint(_Section):
     best: bool = True
 
 
+class EarlyStopping(_Section):
+    """When a run ends before its time; `metric` has a check of its own."""
+
+    metric: str = "test_loss"
+    patience: _Count = 3
+    min_delta: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+
+
 class Train(_Section):
     """How training runs. `optimizer` and `schedule` have tables of their own."""
 
@@ -119,6 +132,9 @@ class Train(_Section):
     nonfinite: Literal["stop", "skip"] = "stop"
     log_every: _Count | None = None
     eval_every: _Count | None = None
+    metrics: Annotated[Any, WithJsonSchema(METRICS)] = None
+    early_stopping: EarlyStopping | None = None
+    tensorboard: bool = False
     checkpoint: Checkpoint | None = None
 
 

@@ -11,9 +11,11 @@ from bpc.spec import codes
 from bpc.spec import schema as models
 from bpc.spec.dataoptions import places_of
 from bpc.spec.entries import read_sources
+from bpc.spec.evaluation import read_evaluation
 from bpc.spec.model import (
     CheckpointSpec,
     DataSpec,
+    EarlyStoppingSpec,
     InitSpec,
     LossScaleSpec,
     LossSpec,
@@ -241,9 +243,9 @@ def read_train(
     if node is not None and not models.check_kind(node, Table, "train", span, scope.errors):
         return None
     table = node if isinstance(node, Table) else make_table((), span)
-    skip = ("optimizer", "schedule", "groups")
+    skip = ("optimizer", "schedule", "groups", "metrics")
     section = models.validate(models.Train, table, skip, "train", scope.errors)
-    more = read_training(scope, table)
+    more = read_training(scope, table) | read_evaluation(scope, table)
     optimizer, inner_lr = _read_optimizer(scope, table, optimizers, span)
     schedule = _read_schedule(scope, table, span)
     if section is None or optimizer is None or schedule is None:
@@ -255,6 +257,7 @@ def read_train(
     if lr[1] is not None:
         spans["lr"] = lr[1]
     made = _make_train(section, optimizer, schedule, lr[0], spans, span)
+    more["early_stopping"] = _make_stopping(section.early_stopping, table)
     return check_training(scope, replace(made, **more), table)
 
 
@@ -288,11 +291,20 @@ def _make_train(
         warmup_share=section.warmup.share,
         clip_value=section.clip.value if section.clip else None,
         gradients=section.gradients,
+        tensorboard=section.tensorboard,
     )
 
 
 def _make_checkpoint(section: models.Checkpoint | None) -> CheckpointSpec | None:
     return CheckpointSpec(**section.model_dump()) if section is not None else None
+
+
+def _make_stopping(section: models.EarlyStopping | None, table: Table) -> EarlyStoppingSpec | None:
+    node = table.get("early_stopping")
+    if section is None or not isinstance(node, Table):
+        return None
+    metric = node.get("metric")
+    return EarlyStoppingSpec(**section.model_dump(), span=metric.span if metric else node.span)
 
 
 @dataclass(frozen=True, slots=True)

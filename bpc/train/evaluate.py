@@ -1,9 +1,9 @@
-"""Loss and accuracy over a whole part of the data, the short last batch counted right."""
+"""Loss and metrics over a whole part of the data, the short last batch counted right."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,43 +13,55 @@ from bpc.data.batches import Batches
 from bpc.data.feeder import iterate
 from bpc.entries import EVALUATE
 from bpc.runtime.device import Device
+from bpc.spec.model import LossSpec
+from bpc.train.scores import make_scores
 
 Part = Mapping[str, NDArray[Any]]
+ACCURACY = "accuracy"
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Mean loss over all terms; the share of right classes, or None for value targets."""
+    """Mean loss over all terms; the share of right classes, or None where there is none; metrics
+    by name, None where the rows leave one undefined."""
 
     loss: float
     accuracy: float | None
     rows: int
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
+
+    def results(self) -> dict[str, float | None]:
+        """`test_loss`, `test_accuracy`, and each metric after `test_`."""
+        named = {f"test_{name}": value for name, value in self.metrics.items()}
+        return {"test_loss": self.loss, "test_accuracy": self.accuracy, **named}
 
 
-def evaluate(device: Device, part: Part, ignored: int | None = None) -> Evaluation:
-    """Run `evaluate` over a part in batches.
+def evaluate(device: Device, part: Part, loss: LossSpec, metrics: Sequence[str] = ()) -> Evaluation:
+    """Run `evaluate` over a part in batches, dropout off.
 
     Args:
         device: where parameters are.
         part: inputs by name, and `target`: int64 [rows] for classes.
-        ignored: the class that does not count, if any.
+        loss: what the model is trained with.
+        metrics: what to measure beside loss and accuracy.
     """
     source = Batches(part, device.rows)
-    loss = weight = 0.0
-    right = counted = 0
-    classes = np.issubdtype(part["target"].dtype, np.integer)
+    total = weight = 0.0
+    classes = bool(np.issubdtype(part["target"].dtype, np.integer))
+    wanted = tuple(dict.fromkeys((ACCURACY, *metrics)))
+    scores = make_scores(wanted, classes, loss)
     for batch in iterate(part, source):
         rows = feed(device, batch)
         device.run(EVALUATE, rows)
-        loss += float(device.read_output(EVALUATE, "loss", rows))
+        total += float(device.read_output(EVALUATE, "loss", rows))
         weight += float(device.read_output(EVALUATE, "weight", rows))
-        if classes:
-            hits, of = _count_right(device, batch["target"], rows, ignored)
-            right, counted = right + hits, counted + of
+        scores.add(device.read_output(EVALUATE, "prediction", rows), batch["target"])
+    found = scores.result()
     return Evaluation(
-        loss / weight if weight else 0.0,
-        right / counted if counted else None,
+        total / weight if weight else 0.0,
+        found.get(ACCURACY),
         source.row_count,
+        {name: found[name] for name in metrics if name in found},
     )
 
 
@@ -58,15 +70,3 @@ def feed(device: Device, batch: Part) -> int:
     for name, array in batch.items():
         device.write_input(name, array)
     return len(batch["target"])
-
-
-def _count_right(
-    device: Device, target: NDArray[Any], rows: int, ignored: int | None
-) -> tuple[int, int]:
-    """Rows whose largest score is that of their class, of the rows that count."""
-    scores = device.read_output(EVALUATE, "prediction", rows)
-    if scores.shape[:-1] != target.shape:
-        return 0, 0
-    right = scores.argmax(axis=-1) == target
-    counted = np.ones(target.shape, bool) if ignored is None else target != ignored
-    return int((right & counted).sum()), int(counted.sum())

@@ -6,9 +6,11 @@ what was learnt since the last one, which is still whole. The next one is tried 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
+from typing import Any
 
 from bpc import __version__
 from bpc.entries import Entries
@@ -27,9 +29,12 @@ from bpc.train.checkpoint import (
 from bpc.train.files import ASIDE, Files, Written, copy_file, swap_in
 from bpc.train.logical import capture, model_slots, optimizer_slots, scalar_states
 from bpc.train.saved import SavedPlan, SavedRun, SavedState, encode_real
+from bpc.train.stopping import is_better
 from bpc.train.tally import Best, Tally
 from bpc.train.tensorfile import encode_tensors
 from bpc.train.windows import Window, Windows
+
+TEST_LOSS = "test_loss"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +87,18 @@ class Keeper:
             self._fail("an old checkpoint could not be removed", error)
         return True
 
-    def consider(self, tally: Tally, loss: float) -> None:
-        """Keep the weights if no evaluation so far had so small a loss."""
+    def consider(self, tally: Tally, row: Mapping[str, Any]) -> None:
+        """Keep the weights if no evaluation so far was as good, by what early stopping watches or
+        else by the held-out loss; `row`: what was measured."""
         if self._settings is None or not self._settings.best:
             return
-        if not (loss < (tally.best.loss if tally.best else float("inf"))):
-            return
         source = self._source
+        stopping = source.spec.train.early_stopping
+        metric = stopping.metric if stopping else TEST_LOSS
+        known = tally.best.value if tally.best and tally.best.metric == metric else None
+        value = row[metric]
+        if not is_better(metric, value, known) or value in (inf, -inf):
+            return
         model = capture(source.device, model_slots(source.entries))
         try:
             path = source.folder / BEST
@@ -97,7 +107,7 @@ class Keeper:
         except OSError as error:
             self._fail(f"the best model, of step {tally.step}, could not be written", error)
         else:
-            tally.best = Best(tally.step, loss)
+            tally.best = Best(tally.step, row[TEST_LOSS], metric, value)
 
     def resume(self, found: Checkpoint) -> None:
         """Go on from a checkpoint: its best model is the run's, whatever came after it."""

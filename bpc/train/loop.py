@@ -32,21 +32,22 @@ from bpc.train.keeper import Keeper, Source
 from bpc.train.logical import capture, model_slots
 from bpc.train.metrics import MetricsFile
 from bpc.train.nonfinite import Fault, find_fault, find_unexplained, make_error
+from bpc.train.outcome import describe_start, limit_steps, make_notes
 from bpc.train.overflow import find_overflow, layer_of, list_backoffs, make_floor_error
 from bpc.train.progress import Progress
 from bpc.train.run_folder import RunFolder, make_run_folder
 from bpc.train.saved import SavedRun
 from bpc.train.stepper import Stepper
+from bpc.train.stopping import describe_end, is_over, watch
 from bpc.train.tally import Tally, restore_tally
+from bpc.train.tensorboard import FOLDER, Events, NoEvents, open_events
 from bpc.train.units import UnitCounter
 from bpc.train.windows import Window, Windows, plan_windows
-from bpc.types import count_of
 
 LOG_EVERY = 10
+NOT_EVALUATED = {"test_loss": None, "test_accuracy": None}
 INTERRUPTED = "BPC0003"  # the command line prints this code's message as one line
-MANY_ZERO_UNITS = 0.05
 _MOST_OVERFLOWS_TRACED = 8
-_MOST_TROUBLES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,8 @@ class Job:
     """What a run is given: a program on a device whose weights are set, data, and wishes.
 
     `origin` is what a checkpoint says of the run's start. The run stops after window `stop_after`
-    as if it had been interrupted there.
+    as if it had been interrupted there. `metrics` are measured in each evaluation.
+    `tensorboard` is a folder for event files, where they are wished elsewhere than in the run's.
     """
 
     spec: Spec
@@ -76,6 +78,8 @@ class Job:
     origin: SavedRun | None = None
     resume: Resume | None = None
     stop_after: int | None = None
+    metrics: tuple[str, ...] = ()
+    tensorboard: Path | None = None
     files: Files = field(default_factory=Files)
 
 
@@ -124,15 +128,17 @@ class _Run:
         kept = Source(spec, job.entries, job.device, self.windows, origin, contents, folder.path)
         self.keeper = Keeper(kept, job.files, self._tell)
         self.metrics = MetricsFile(folder.metrics_path, self._tell)
+        self.events: Events = NoEvents()
 
     def go(self) -> dict[str, Any]:
         """Run to the end, or to what stops it; the folder says which."""
-        self.folder.begin(_limit(self.job.spec, self.job.steps))
+        self.folder.begin(limit_steps(self.job.spec, self.job.steps))
         self.folder.write_companions(self.device.companions)
         self.stepper.reset(len(self.windows))
         if self.job.resume is not None:
             self._restore(self.job.resume.found)
         self.metrics.open(self.tally.step)
+        self.events = open_events(self._events_folder(), self.tally.step)
         self.job.progress.on_start(self._describe())
         self._tell_of_data()
         self.stepper.follow(self._batches_ahead())
@@ -144,6 +150,7 @@ class _Run:
         finally:
             self.stepper.close()
             self.metrics.close()
+            self.events.close()
         return self._finish("done")
 
     def _restore(self, found: Checkpoint) -> None:
@@ -158,6 +165,7 @@ class _Run:
             self.device.write_scalar(name, initial[name])
         self.tally = restore_tally(state.step, state.loop, self.units.places())
         self.keeper.resume(found)
+
     def _batches_ahead(self) -> Iterator[NDArray[np.int64]]:
         """The batches still to come, in order, drawn apart from those of the step at hand."""
         data = self.job.spec.data
@@ -185,14 +193,39 @@ class _Run:
 
     def _steps(self, stop: StopRequest) -> None:
         total = len(self.windows)
+        last = self._is_over()
         for index in range(self.tally.step, total):
+            if last:
+                return
             window = self._step(index)
-            last = window.number == total
-            self._report(window, last, total)
+            self._report(window, window.number == total, total)
+            last = window.number == total or self._is_over()
+            if last and window.number < total:
+                self._tell_of_early_end()
             if self.keeper.is_due(window, last):
                 self.keeper.save(self.tally)
             if not last and (stop.asked or window.number == self.job.stop_after):
                 raise self._interrupt()
+
+    def _events_folder(self) -> Path | None:
+        wished = self.folder.path / FOLDER if self.job.spec.train.tensorboard else None
+        return self.job.tensorboard or wished
+
+    def _is_over(self) -> bool:
+        """Whether early stopping ends the run before its last step."""
+        stopping = self.job.spec.train.early_stopping
+        return self.tally.step < len(self.windows) and is_over(self.tally.patience, stopping)
+
+    def _early_end(self) -> dict[str, Any] | None:
+        stopping, state = self.job.spec.train.early_stopping, self.tally.patience
+        if stopping is None or state is None or not self._is_over():
+            return None
+        return describe_end(state, stopping, self.tally.step)
+
+    def _tell_of_early_end(self) -> None:
+        end = self._early_end()
+        assert end is not None, "the run is over"
+        self.metrics.write({**end, "event": "stopped early"})
 
     def _step(self, index: int) -> Window:
         """Run one window."""
@@ -294,6 +327,7 @@ class _Run:
             if last or due:
                 self._evaluate(row)
             self.metrics.write(row)
+            self.events.write(row)
         self.job.progress.on_step(window.number, total, loss)
 
     def _read(self, window: Window) -> dict[str, Any]:
@@ -318,32 +352,29 @@ class _Run:
 
     def _evaluate(self, row: dict[str, Any]) -> None:
         """Add what the held-out part says to a row, and show it."""
-        tally = self.tally
-        ignored = self.job.spec.ignored_class
-        found = tally.evaluation = evaluate(self.device, self.job.data.test, ignored)
+        tally, spec, held_out = self.tally, self.job.spec, self.job.data.test
+        tally.evaluation = evaluate(self.device, held_out, spec.loss, self.job.metrics)
         tally.units = self.units.count(self._read_parameters())
-        row |= {"test_loss": found.loss, "test_accuracy": found.accuracy}
+        row |= tally.evaluation.results()
         row["zero_units"] = {unit.layer: unit.share for unit in tally.units}
         tally.close_losses()
-        self.keeper.consider(tally, found.loss)
-        self.job.progress.on_evaluation({**row, "train_loss": tally.train_loss})
+        seen = {**row, "train_loss": tally.train_loss}
+        self.keeper.consider(tally, seen)
+        if spec.train.early_stopping is not None:
+            tally.patience = watch(tally.patience, spec.train.early_stopping, tally.step, seen)
+        self.job.progress.on_evaluation(seen)
 
     def _read_parameters(self) -> dict[str, Any]:
         return {name: self.device.read_state(name) for name in self.norms}
 
     def _describe(self) -> dict[str, Any]:
         """What `on_start` is told."""
-        states = self.job.entries.states_of("parameter")
         return {
-            "name": self.job.spec.name,
-            "parameters": sum(self.device.read_state(state.name).size for state in states),
-            "precision": self.job.spec.train.precision,
-            "device": self.device.summary,
-            "planned_peak_bytes": self.device.planned_peak_bytes,
-            "budget_bytes": self.job.spec.train.memory_bytes,
+            **describe_start(self.job.spec, self.job.entries, self.device),
             "steps": len(self.windows),
             "run_dir": str(self.folder.path),
             "resumed_after": self.tally.step if self.job.resume else None,
+            "metrics": self.job.metrics,
         }
 
     def _finish(self, status: str, **more: object) -> dict[str, Any]:
@@ -360,16 +391,16 @@ class _Run:
             "step_ms_median": 1000 * median(tally.times) if tally.times else None,
             "final": {
                 "train_loss": tally.train_loss,
-                "test_loss": evaluation.loss if evaluation else None,
-                "test_accuracy": evaluation.accuracy if evaluation else None,
+                **(evaluation.results() if evaluation else NOT_EVALUATED),
             },
             "test_rows": len(self.job.data.test["target"]),
-            "best": {"step": best.step, "test_loss": best.loss} if best else None,
+            "best": best and {"step": best.step, "test_loss": best.loss, best.metric: best.value},
+            "stopped_early": self._early_end() if status == "done" else None,
             "checkpoint_step": self.keeper.saved_step,
             "rows_left_out": self.job.data.left_out,
             "run_dir": str(self.folder.path),
             "seconds": tally.seconds,
-            "notes": _make_notes(self.job, tally, self.troubles),
+            "notes": make_notes(self.job.notes, tally, self.troubles),
             **more,
         }
         try:
@@ -380,27 +411,3 @@ class _Run:
                 raise
             self._tell(f"{error.filename or self.folder.path}: {error.strerror}")
         return result
-
-
-def _limit(spec: Spec, steps: int | None) -> Spec:
-    """The spec that asks for so many steps by itself."""
-    if steps is None:
-        return spec
-    return replace(spec, train=replace(spec.train, steps=steps, epochs=None))
-
-
-def _make_notes(job: Job, tally: Tally, troubles: list[str]) -> list[dict[str, Any]]:
-    """What a person should know, each with a place where it has one."""
-    said = (*job.notes, *(Note(text) for text in troubles[:_MOST_TROUBLES]))
-    notes: list[dict[str, Any]] = [
-        {"text": note.text, "place": note.span.to_json() if note.span else None} for note in said
-    ]
-    if tally.skipped:
-        were = "was" if tally.skipped == 1 else "were"
-        text = f"{tally.skipped} of {count_of(tally.step, 'step')} {were} skipped: not finite"
-        notes.append({"text": text, "place": None})
-    for unit in sorted(tally.units, key=lambda unit: -unit.share):
-        if unit.share >= MANY_ZERO_UNITS:
-            text = f"layer {unit.layer}: {unit.share:.0%} of its units were zero on every example"
-            notes.append({"text": text, "place": unit.span.to_json()})
-    return notes

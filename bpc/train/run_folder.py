@@ -18,12 +18,13 @@ from bpc.train.faults import NO_CHECKPOINT, CheckpointError
 from bpc.train.files import Files, remove_leftovers, replace_file
 from bpc.train.lock import LOCK_FILE, FolderLock, is_locked
 from bpc.train.metrics import plain
+from bpc.train.saved import STATE_FILE
 from bpc.train.tensorfile import encode_tensors
 
 RUNS = Path("runs")
 NOT_EMPTY = "BPC0602"
 RESULT = "result.json"
-SPEC, RESOLVED = "spec", "spec.resolved.yaml"
+SPEC, RESOLVED, DATA = "spec", "spec.resolved.yaml", "data.json"
 
 
 class RunFolder:
@@ -74,7 +75,7 @@ class RunFolder:
     def write_data(self, facts: Mapping[str, object]) -> None:
         """Keep what rows to predict for need: names of classes, scales, what fills gaps."""
         text = json.dumps(plain(facts), allow_nan=False) + "\n"
-        self._write_text("data.json", text)
+        self._write_text(DATA, text)
 
     def write_result(self, result: Mapping[str, object]) -> None:
         """Say how the run ended."""
@@ -125,6 +126,22 @@ def open_run_folder(path: Path) -> RunFolder:
     if not path.is_dir():
         raise CheckpointError.at(NO_CHECKPOINT, f"{path}: there is no such run", None)
     return RunFolder(path)
+
+
+def find_spec(target: str | os.PathLike[str]) -> Path:
+    """The spec at `target`, or the resolved one of the run (or of a checkpoint of it) there.
+
+    Raises:
+        CheckpointError: it is a folder, but not that of a run.
+    """
+    path = Path(target)
+    if not path.is_dir():
+        return path
+    folder = path.parent.parent if (path / STATE_FILE).exists() else path
+    if not (folder / RESOLVED).is_file():
+        message = f"{path} is not the folder of a run: it has no {RESOLVED}"
+        raise CheckpointError.at(NO_CHECKPOINT, message, None)
+    return folder / RESOLVED
 
 
 def _not_empty(path: Path) -> UsageError:

@@ -42,6 +42,7 @@ class SavedEvaluation(_Part):
     loss: Real
     accuracy: Real | None
     rows: _Count
+    metrics: dict[str, Real | None] = {}
 
 
 class SavedUnits(_Part):
@@ -52,10 +53,21 @@ class SavedUnits(_Part):
 
 
 class SavedBest(_Part):
-    """The evaluation with the least held-out loss."""
+    """The best evaluation, and by which metric."""
 
     step: _Count
     loss: Real
+    metric: str = "test_loss"
+    value: Real | None = None
+
+
+class SavedPatience(_Part):
+    """What early stopping waits for."""
+
+    metric: str
+    step: _Count
+    value: Real | None
+    waited: _Count
 
 
 class SavedLoop(_Part):
@@ -73,6 +85,7 @@ class SavedLoop(_Part):
     evaluation: SavedEvaluation | None = None
     units: tuple[SavedUnits, ...] = ()
     best: SavedBest | None = None
+    patience: SavedPatience | None = None
 
 
 class SavedRun(_Part):

@@ -12,10 +12,12 @@ from bpc.train.saved import (
     SavedBest,
     SavedEvaluation,
     SavedLoop,
+    SavedPatience,
     SavedUnits,
     decode_real,
     encode_real,
 )
+from bpc.train.stopping import Patience
 from bpc.train.units import ZeroUnits
 
 _TIMES_KEPT = 100_000
@@ -23,10 +25,12 @@ _TIMES_KEPT = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The evaluation with the least held-out loss."""
+    """The evaluation with the least held-out loss, or the best one by another metric."""
 
     step: int
     loss: float
+    metric: str
+    value: float
 
 
 @dataclass(slots=True)
@@ -45,6 +49,7 @@ class Tally:
     evaluation: Evaluation | None = None
     units: list[ZeroUnits] = field(default_factory=list)
     best: Best | None = None
+    patience: Patience | None = None
 
     def add_time(self, seconds: float) -> None:
         """Count the time of a step."""
@@ -65,7 +70,7 @@ class Tally:
 
     def save(self) -> SavedLoop:
         """The form in a checkpoint."""
-        found, best = self.evaluation, self.best
+        best = self.best
         return SavedLoop(
             skipped=self.skipped,
             traced=self.traced,
@@ -73,21 +78,25 @@ class Tally:
             loss_sum=encode_real(self.loss_sum),
             loss_count=self.loss_count,
             train_loss=_encode(self.train_loss),
-            evaluation=SavedEvaluation(
-                loss=encode_real(found.loss), accuracy=_encode(found.accuracy), rows=found.rows
-            )
-            if found
-            else None,
+            evaluation=_save_evaluation(self.evaluation) if self.evaluation else None,
             units=tuple(
                 SavedUnits(layer=unit.layer, share=encode_real(unit.share)) for unit in self.units
             ),
-            best=SavedBest(step=best.step, loss=encode_real(best.loss)) if best else None,
+            best=SavedBest(
+                step=best.step,
+                loss=encode_real(best.loss),
+                metric=best.metric,
+                value=encode_real(best.value),
+            )
+            if best
+            else None,
+            patience=_save_patience(self.patience) if self.patience else None,
         )
 
 
 def restore_tally(step: int, loop: SavedLoop, places: Mapping[str, Span]) -> Tally:
     """The tally after `step`; `places` are those of the layers whose units are counted."""
-    found, best = loop.evaluation, loop.best
+    found, best, wait = loop.evaluation, loop.best, loop.patience
     return Tally(
         step,
         loop.skipped,
@@ -96,16 +105,42 @@ def restore_tally(step: int, loop: SavedLoop, places: Mapping[str, Span]) -> Tal
         decode_real(loop.loss_sum),
         loop.loss_count,
         train_loss=_decode(loop.train_loss),
-        evaluation=Evaluation(decode_real(found.loss), _decode(found.accuracy), found.rows)
-        if found
-        else None,
+        evaluation=_restore_evaluation(found) if found else None,
         units=[
             ZeroUnits(unit.layer, decode_real(unit.share), places[unit.layer])
             for unit in loop.units
             if unit.layer in places
         ],
-        best=Best(best.step, decode_real(best.loss)) if best else None,
+        best=_restore_best(best) if best else None,
+        patience=Patience(wait.metric, wait.step, _decode(wait.value), wait.waited)
+        if wait
+        else None,
     )
+
+
+def _save_evaluation(found: Evaluation) -> SavedEvaluation:
+    return SavedEvaluation(
+        loss=encode_real(found.loss),
+        accuracy=_encode(found.accuracy),
+        rows=found.rows,
+        metrics={name: _encode(value) for name, value in found.metrics.items()},
+    )
+
+
+def _restore_evaluation(found: SavedEvaluation) -> Evaluation:
+    metrics = {name: _decode(value) for name, value in found.metrics.items()}
+    return Evaluation(decode_real(found.loss), _decode(found.accuracy), found.rows, metrics)
+
+
+def _restore_best(best: SavedBest) -> Best:
+    loss = decode_real(best.loss)
+    value = loss if best.value is None else decode_real(best.value)
+    return Best(best.step, loss, best.metric, value)
+
+
+def _save_patience(state: Patience) -> SavedPatience:
+    value = _encode(state.value)
+    return SavedPatience(metric=state.metric, step=state.step, value=value, waited=state.waited)
 
 
 def _encode(value: float | None) -> float | str | None:

@@ -50,6 +50,14 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
         "train.log_every": 2,
         "train.eval_every": 7,
     },
+    # Ends after step 24: it waits from step 9 on.
+    "early stopping": {
+        "model": DROPOUT,
+        "train.optimizer": "{sgd: {lr: 0.2, momentum: 0.9}}",
+        "train.eval_every": 3,
+        "train.metrics": "[top2]",
+        "train.early_stopping": "{metric: test_accuracy, patience: 4, min_delta: 0.01}",
+    },
 }
 SECONDS = ("seconds", "step_ms")
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from nets import (
     CONFIGURATIONS,
+    SMALL,
     STEPS,
     compile_small,
     contents_of,
@@ -27,6 +28,8 @@ from nets import (
 )
 
 from bpc import continued
+from bpc.data.feeder import Feeder
+from bpc.data.stored import StoredRows
 from bpc.errors import Interrupted
 from bpc.train.faults import CheckpointError
 from bpc.train.progress import NoProgress
@@ -49,25 +52,60 @@ def test_stopped_at_every_step(tmp_path: Path, name: str) -> None:
     spec, straight = write_spec(tmp_path), tmp_path / "straight"
     net = compile_small(spec, CONFIGURATIONS[name])
     result = train_straight(net, straight)
-    last = f"checkpoints/step-{STEPS:06d}"
+    end = result["steps"]
+    last = f"checkpoints/step-{end:06d}"
     expected, states = contents_of(straight / last), states_of(net)
     net = compile_small(spec, {**CONFIGURATIONS[name], "train.checkpoint.every": STEPS})
     if "overflows" in name:
         assert 3 < result["skipped_steps"] < STEPS - 3
-    for step in range(1, STEPS):
+    assert (end < STEPS - 3) == ("early" in name)
+    for step in range(1, end):
         run = tmp_path / f"stopped-{step}"
         again = go_on(net, run, copy_until(straight, step, run))
         assert states_of(net) == states, f"stopped after step {step}"
         assert contents_of(run / last) == expected, f"stopped after step {step}"
         assert metrics_of(run) == metrics_of(straight)
-        for key in ("final", "best", "skipped_steps", "steps"):
+        for key in ("final", "best", "skipped_steps", "steps", "stopped_early"):
             assert again[key] == result[key]
         assert (run / "best.safetensors").read_bytes() == (
             straight / "best.safetensors"
         ).read_bytes()
 
 
-@pytest.mark.parametrize("name", ["dropout", "fp16 with overflows", "bf16"])
+def test_rows_that_stay_in_a_file_go_on_where_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mapped rows, each batch read ahead by the thread: within an epoch and over its end."""
+    monkeypatch.setattr("bpc.data.read_files.MOST_HELD", 0)
+    monkeypatch.setattr("bpc.data.feeder.HANDOVER_SECONDS", -1.0)
+    monkeypatch.setattr("bpc.data.feeder._SLOW_ENOUGH", 1)
+    draw = np.random.default_rng(0)
+    np.savez(tmp_path / "rows.npz", x=draw.normal(size=(22, 5)), y=draw.integers(0, 3, 22))
+    text = SMALL.replace("{source: synthetic, shape: [5], classes: 3, rows: 22, test_rows: 9, ", "")
+    text = text.replace("data: batch: 4}", "data: {source: npz, file: rows.npz, batch: 4}")
+    spec, straight = write_spec(tmp_path, text), tmp_path / "straight"
+    settings = {"train.steps": 13, "train.accumulate": 2}
+    net = compile_small(spec, settings)
+    assert isinstance(net.data.train["x"], StoredRows)
+    ahead: list[bool] = []
+    take = Feeder.take
+
+    def watched(self: Feeder, rows: Any) -> Any:
+        ahead.append(self.reads_ahead)
+        return take(self, rows)
+
+    monkeypatch.setattr(Feeder, "take", watched)
+    train_straight(net, straight)
+    assert sum(ahead) > 13
+    last = "checkpoints/step-000013"
+    for step in (1, 4, 5, 8, 12):
+        run = tmp_path / f"stopped-{step}"
+        go_on(net, run, copy_until(straight, step, run))
+        assert contents_of(run / last) == contents_of(straight / last), f"after step {step}"
+        assert metrics_of(run) == metrics_of(straight)
+
+
+@pytest.mark.parametrize("name", ["dropout", "early stopping", "fp16 with overflows", "bf16"])
 def test_a_new_process_goes_on(tmp_path: Path, name: str) -> None:
     spec = write_spec(tmp_path)
     net = compile_small(spec, CONFIGURATIONS[name])
@@ -77,8 +115,9 @@ def test_a_new_process_goes_on(tmp_path: Path, name: str) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["steps"] == STEPS
-    last = f"checkpoints/step-{STEPS:06d}"
+    steps = json.loads(done.stdout)["steps"]
+    assert (steps < STEPS) == ("early" in name)
+    last = f"checkpoints/step-{steps:06d}"
     assert contents_of(tmp_path / "run" / last) == contents_of(tmp_path / "straight" / last)
 
 

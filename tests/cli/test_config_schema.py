@@ -81,6 +81,22 @@ def test_every_value_has_its_place(child: str, run: Any) -> None:
     assert written == [item for item in found["values"] if item["place"] is not None]
 
 
+def test_config_of_a_run_is_what_it_was_trained_with(child: str, run: Any) -> None:
+    words = ("train", child, "--device", "reference", "--steps", "3", "--run-dir", "run", "--quiet")
+    run(*words, "--set", "train.lr=0.25", "--set", "data.batch=8")
+    found = facts(run("config", "run", "--json"))
+    values = {item["key"]: item for item in found["values"]}
+    assert (values["train.lr"]["value"], values["train.steps"]["value"]) == (0.25, 3)
+    assert values["data.batch"]["value"] == 8
+    assert values["train.lr"]["place"]["file"] == "run/spec.resolved.yaml"
+    checkpoint = facts(run("config", "run/checkpoints/step-000003", "--json"))
+    assert checkpoint["values"] == found["values"]
+    code, out, err = run("config", ".")
+    assert (code, out) == (1, "") and "is not the folder of a run" in err
+    code, out, err = run("config", "nothing")
+    assert (code, out) == (1, "") and "nothing" in err
+
+
 def test_config_as_text(child: str, run: Any) -> None:
     code, out, err = run("config", child)
     assert (code, err) == (0, "")

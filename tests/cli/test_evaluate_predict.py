@@ -15,8 +15,6 @@ import pytest
 from bpc import api, trained
 from bpc.data.arrayfile import read_arrays
 from bpc.errors import DataError, Interrupted
-from bpc.spec.model import LossSpec
-from bpc.train.scores import measure, rank_targets
 
 SPEC = """\
 bpc: 1
@@ -292,44 +290,3 @@ def test_what_cannot_be_written_is_known_before(
     (folder / "folder.npy").mkdir(exist_ok=True)
     code, shown, err = bpc("predict", "run", source, "-o", out)
     assert (code, shown) == (2, "") and told in err
-
-
-# -- metrics --------------------------------------------------------------------------------------
-
-
-def loss(op: str, **options: object) -> LossSpec:
-    return LossSpec(op, op, options, {}, None, ())  # type: ignore[arg-type]
-
-
-def test_ranks_by_sorting() -> None:
-    draw = np.random.default_rng(0)
-    scores = draw.integers(0, 5, (300, 9)).astype(np.float32)  # many are equal
-    target = draw.integers(0, 9, 300)
-    order = np.argsort(-scores, axis=1, kind="stable")
-    wanted = (order == target[:, None]).argmax(axis=1)
-    np.testing.assert_array_equal(rank_targets(scores, target), wanted)
-    found = measure(scores, target, loss("cross_entropy"))
-    assert found == {"accuracy": (wanted == 0).mean(), "top5": (wanted < 5).mean()}
-    right = scores.argmax(axis=1) == target
-    some = measure(scores, target, loss("cross_entropy", ignore_index=3))
-    assert some["accuracy"] == right[target != 3].mean()
-    scores[:, 0] = np.nan
-    assert (rank_targets(scores, np.zeros(300, int)) == 8).all()
-
-
-def test_values() -> None:
-    sklearn = pytest.importorskip("sklearn.metrics")
-    draw = np.random.default_rng(1)
-    target = draw.standard_normal((50, 3)).astype(np.float32)
-    prediction = target + 0.3 * draw.standard_normal((50, 3)).astype(np.float32)
-    found = measure(prediction, target, loss("mse"))
-    assert found["mae"] == pytest.approx(sklearn.mean_absolute_error(target, prediction), rel=1e-6)
-    squared = sklearn.mean_squared_error(target, prediction)
-    assert found["rmse"] == pytest.approx(np.sqrt(squared), rel=1e-6)
-    weighted = sklearn.r2_score(target, prediction, multioutput="variance_weighted")
-    assert found["r2"] == pytest.approx(weighted, rel=1e-6)
-    assert measure(target[:1], target[:1], loss("mse"))["r2"] is None
-    assert measure(target[:, :2], target, loss("mse")) == {}
-    logits = np.array([[1.0], [-1.0], [2.0]])
-    given = np.array([[1.0], [1.0], [1.0]])
-    assert measure(logits, given, loss("bce_with_logits")) == {"accuracy": 2 / 3}
