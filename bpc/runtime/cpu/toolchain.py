@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import tempfile
@@ -116,6 +117,11 @@ def headers_digest() -> str:
     return digest.hexdigest()
 
 
+def _code_of(source: str) -> str:
+    """The text without what compilers skip: comments tell where a spec lies, which may move."""
+    return re.sub(r"//[^\n]*", "", source)
+
+
 def build_library(source: str, options: tuple[str, ...] = ()) -> Path:
     """The shared library of a generated file, from the cache or compiled now.
 
@@ -126,7 +132,7 @@ def build_library(source: str, options: tuple[str, ...] = ()) -> Path:
     """
     toolchain = find_toolchain()
     flags = (*toolchain.flags, *options)
-    facts = [source, headers_digest(), toolchain.version, flags, toolchain.features]
+    facts = [_code_of(source), headers_digest(), toolchain.version, flags, toolchain.features]
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
     folder = _cache_folder()
     library = folder / f"{key}.so"
