@@ -187,7 +187,7 @@ def test_what_does_not_exist_or_fit_is_wrong_usage(make: Any) -> None:
     calls: list[tuple[Callable[[], Any], str]] = [
         (lambda: net.gradients((x, [0, 1]), ["fc1.wieght"]), "fc1.wieght"),
         (lambda: net.gradients((x, [0, 1]), ["target"]), "target"),
-        (lambda: net.gradients((x, [0, 3]), ["x"]), r"class numbers 0\.\.2"),
+        (lambda: net.gradients((x, [0, 3]), ["x"]), r"row 1: 3 is not a class number in 0\.\.2"),
         (lambda: net.gradients((x, [0]), ["x"]), "x 2, target 1"),
         (lambda: net.gradients({"x": x}, ["x"]), "target is missing"),
         (lambda: net.gradients(x, ["x"]), "mapping"),
