@@ -48,7 +48,19 @@ CHUNK = 64
 MOST_PLACES = 6
 """Kernels that a defect is tried in, of those where it reads the same."""
 
-NEAR = ("bytes", "mlp", "edges", "long", "tails", "lines", "many", "columns", "plain", "blank")
+NEAR = (
+    "bytes",
+    "mlp",
+    "whole",
+    "edges",
+    "long",
+    "tails",
+    "lines",
+    "many",
+    "columns",
+    "plain",
+    "blank",
+)
 NEAR += ("ties", "slice", "zero", "kept", "even", "images", "narrow", "double", "big")
 """Networks in the order in which defects are tried on them, sizes near an edge first."""
 
@@ -56,8 +68,10 @@ HEAVY = 1_000_000
 """Work of a launch from which on it is tried only for what no other kernel can show."""
 
 ONLY_HEAVY = ("bpc_serial_sum",)
-WHOLE = ("barrier", "fence", "guard", "comparison", "shuffle", "term", "start", "sum", "step")
+WHOLE = ("barrier", "fence", "guard", "comparison", "shuffle")
 """Operators of which nothing is left out where the rest is sampled."""
+
+GOLDEN = (5**0.5 - 1) / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,14 +332,23 @@ def _in_processes(part: range, jobs: int) -> Iterator[Outcome]:
 # -- command line ---------------------------------------------------------------------------------
 
 
-def select(mutants: Sequence[Mutant], template: str, operators: str, every: int) -> list[Mutant]:
-    """Those of a template and of some operators; of the rest one in `every`."""
+def select(mutants: Sequence[Mutant], template: str, operators: str, each: int) -> list[Mutant]:
+    """Those of a template and of some operators; of each that may be sampled, at most `each`."""
     named = [item for item in mutants if template in ("", item.template, item.family)]
     wanted = operators.split(",") if operators else []
     named = [item for item in named if not wanted or item.operator in wanted]
-    first = [item for item in named if item.operator in WHOLE]
-    rest = [item for item in named if item.operator not in WHOLE]
-    return first + rest[::every]
+    groups: dict[str, list[Mutant]] = {}
+    for item in named:
+        groups.setdefault(item.operator, []).append(item)
+    first = [item for name in WHOLE for item in groups.pop(name, ())]
+    rest = [pair for group in groups.values() for pair in enumerate(spread_out(group)[:each])]
+    return first + [item for _, item in sorted(rest, key=lambda pair: pair[0])]
+
+
+def spread_out(items: Sequence[Mutant]) -> list[Mutant]:
+    """The same in an order in which the first so many lie evenly over all."""
+    places = sorted(range(len(items)), key=lambda place: place * GOLDEN % 1.0)
+    return [items[place] for place in places]
 
 
 def main(words: Sequence[str]) -> int:
@@ -336,7 +359,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--write", type=Path, help="write the page here")
     parser.add_argument("--template", default="", help="only this one, such as rows.jinja")
     parser.add_argument("--operator", default="", help="only these, separated by commas")
-    parser.add_argument("--every", type=int, default=1, help="one in so many, guards in any case")
+    parser.add_argument("--each", type=int, help="at most so many of each operator that is sampled")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--places", type=int, default=MOST_PLACES, help="kernels to try one in")
     parser.add_argument("--more", type=Path, help="only those that are not in this file yet")
@@ -368,7 +391,7 @@ def run(wishes: argparse.Namespace) -> tuple[dict[str, int], list[Outcome]]:
     subjects = read_subjects(checked=not wishes.trust)
     every = list_mutants(subjects, Places())
     listed = dict(Counter(item.operator for item in every))
-    mutants = select(every, wishes.template, wishes.operator, wishes.every)
+    mutants = select(every, wishes.template, wishes.operator, wishes.each or len(every))
     done: dict[str, Outcome] = {}
     if wishes.again or wishes.more:
         done = {item.name: item for item in read_outcomes(wishes.again or wishes.more)[1]}
@@ -381,7 +404,7 @@ def run(wishes: argparse.Namespace) -> tuple[dict[str, int], list[Outcome]]:
         done[outcome.name] = outcome
         if outcome.status in ("survived", "crashed"):
             print(f"{outcome.status}: {outcome.name}", flush=True)
-        if at % 16 == 0 or at == len(mutants):
+        if at % 8 == 0 or at == len(mutants):
             print(f"{at} of {len(mutants)}, {perf_counter() - start:.0f} s", flush=True)
             if wishes.json:
                 write_outcomes(wishes.json, listed, done.values())
