@@ -47,7 +47,7 @@ class TableProgress(SilentProgress):
 
     def on_start(self, facts: Mapping[str, Any]) -> None:
         """Say what runs where and how large it is."""
-        self._metrics = facts.get("metrics", ())[:_MOST_METRICS]
+        self._metrics = facts.get("metrics", ("accuracy",))[:_MOST_METRICS]
         show(format_start(facts))
         show(format_header(self._metrics))
 
