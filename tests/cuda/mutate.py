@@ -44,7 +44,7 @@ from mutation_subjects import (
 from bpc.diagnose.kernels import RUNS, KernelCheck, Run, check_launch
 from bpc.errors import ToolError
 
-CHUNK = 64
+CHUNK = 256
 MOST_PLACES = 6
 """Kernels that a defect is tried in, of those where it reads the same."""
 
@@ -240,7 +240,8 @@ def try_mutant(
     """Run the kernels with the defect until something is found."""
     start = perf_counter()
     status, report, run, where = "invalid", "", "", ""
-    for stage, places in ((FIRST_RUNS, mutant.places[:most]), (runs, mutant.places[-1:])):
+    last = mutant.places[-1:] if runs else ()
+    for stage, places in ((FIRST_RUNS, mutant.places[:most]), (runs, last)):
         for place in places:
             status, report, run = _try_place(subjects[place.subject], place, stage)
             where = f"{subjects[place.subject].name} {place.launched}"

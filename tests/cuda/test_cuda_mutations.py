@@ -11,9 +11,9 @@ from mutate import Mutant, Outcome, list_mutants, read_outcomes, try_mutant
 from mutation_operators import find_mutations
 from mutation_places import HEADER_NAME, Places
 from mutation_report import explain, page, read_reasons
-from mutation_subjects import FIRST_RUNS, FOLDER, ROOT, Subject, read_subjects
+from mutation_subjects import FOLDER, ROOT, Subject, read_subjects
 
-NETWORKS = ("images", "lines", "tails")
+NETWORKS = ("edges", "lines", "tails", "ties", "zero")
 HEADER_SAMPLES = 2
 """Defects of each operator in the header, which every skeleton shares."""
 
@@ -27,23 +27,18 @@ def subjects() -> Sequence[Subject]:
 
 @pytest.fixture(scope="module")
 def tried(subjects: Sequence[Subject]) -> list[Outcome]:
-    outcomes = [try_mutant(subjects, item, 2, FIRST_RUNS) for item in sample(subjects)]
-    return [item for item in outcomes if item.status != "invalid"]
+    return [try_mutant(subjects, item, 1, ()) for item in sample(subjects)]
 
 
 def sample(subjects: Sequence[Subject]) -> list[Mutant]:
-    """For each template and operator one that was found, in the kernel that showed it.
-
-    Where nothing is known of a group because its text is new, one of it, in any kernel.
-    """
+    """For each template and operator one that was found, in the kernel that showed it."""
     known = {item.name: item for item in OUTCOMES}
     groups: dict[tuple[str, str], list[Mutant]] = {}
     for item in list_mutants(subjects, Places()):
         groups.setdefault((item.template, item.operator), []).append(item)
     chosen = []
     for (template, _), group in groups.items():
-        again = [m for item in group for m in where_found(subjects, item, known.get(item.name))]
-        wanted = again or [item for item in group if item.name not in known]
+        wanted = [m for item in group for m in where_found(subjects, item, known.get(item.name))]
         count = min(len(wanted), HEADER_SAMPLES if template == HEADER_NAME else 1)
         chosen += [wanted[len(wanted) * (2 * at + 1) // (2 * count)] for at in range(count)]
     return chosen
@@ -74,17 +69,11 @@ def test_the_page_shows_the_outcomes() -> None:
     assert text == page(LISTED, OUTCOMES, reasons, left)
 
 
-def test_what_is_not_found_has_a_reason(tried: list[Outcome]) -> None:
-    assert [item.name for item in explain(tried, read_reasons())] == []
-
-
 def test_what_was_found_is_found_again(tried: list[Outcome]) -> None:
-    known = {item.name for item in OUTCOMES if item.status == "found"}
-    lost = [item.name for item in tried if item.name in known and item.status != "found"]
-    assert lost == []
+    assert [item.name for item in tried if item.status != "found"] == []
 
 
-def test_every_operator_and_template_has_a_defect_that_is_found(tried: list[Outcome]) -> None:
+def test_every_operator_and_template_has_such_a_defect(tried: list[Outcome]) -> None:
     found = [item for item in tried if item.status == "found"]
     operators = {"barrier", "fence", "shuffle", "comparison", "guard", "choice", "sum", "start"}
     operators |= {"step", "index", "term", "stride", "constant"}
