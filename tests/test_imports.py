@@ -48,17 +48,11 @@ PLACES: dict[str, tuple[tuple[str, ...], set[str]]] = {
         {*CODE, "runtime", "package", "sources"},
     ),
     "api": (
-        *(
-            (
-                "bpc.api",
-                "bpc.arrays",
-                "bpc.continued",
-                "bpc.predicting",
-                "bpc.trained",
-                "bpc.verify",
-            ),
+        (
+            *("bpc.api", "bpc.arrays", "bpc.continued"),
+            *("bpc.predicting", "bpc.trained", "bpc.verify"),
         ),
-        LOOP,
+        {*LOOP, "sources"},
     ),
     "cli": (("bpc.cli", "bpc.__main__"), {*LOOP, "api", "package"}),
 }
