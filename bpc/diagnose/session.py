@@ -103,6 +103,8 @@ class Preparer:
                 device.write_scalar(name, number)
             device.write_scalar("control.divisor", float(max(rows, 1)))
             device.write_scalar("control.good", self._good_updates(rows))
+            # As if the rows that a short batch lacks came before it in the window.
+            device.write_scalar("control.first_row", self.spec.data.batch - rows)
         for name, array in self.data.train.items():
             if name in device.program.persistent:
                 device.write_input(name, array[:rows])

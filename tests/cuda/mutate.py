@@ -61,7 +61,7 @@ NEAR = (
     "plain",
     "blank",
 )
-NEAR += ("ties", "slice", "zero", "kept", "even", "images", "narrow", "double", "big")
+NEAR += ("ties", "slice", "zero", "kept", "even", "skipped", "images", "narrow", "double", "big")
 """Networks in the order in which defects are tried on them, sizes near an edge first."""
 
 HEAVY = 1_000_000

@@ -46,7 +46,7 @@ def sample(subjects: Sequence[Subject]) -> list[Mutant]:
 
 def where_found(subjects: Sequence[Subject], item: Mutant, outcome: Outcome | None) -> list[Mutant]:
     """The defect in the one kernel in which it was found, if the first ways of running do."""
-    if outcome is None or outcome.status != "found" or outcome.seconds > 2:
+    if outcome is None or outcome.status != "found":
         return []
     places = [
         place
