@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from nets import Maker
+from field_nets import Maker
 
 
 @pytest.fixture(params=["reference", "cpu"])

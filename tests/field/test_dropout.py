@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import assert_near, expected, inputs_of
-from nets import BELOW_ALL, Maker, find_plans
+from field_cases import assert_near, expected, inputs_of
+from field_nets import BELOW_ALL, Maker, find_plans
 
 from bpc.api import Net
 from bpc.errors import SpecError

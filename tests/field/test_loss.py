@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import Array, assert_near, expected, inputs_of
-from nets import Maker
+from field_cases import Array, assert_near, expected, inputs_of
+from field_nets import Maker
 
 from bpc.api import Net
 from bpc.errors import BpcError, DataError

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cases import assert_near, expected, inputs_of
-from nets import Maker
+from field_cases import assert_near, expected, inputs_of
+from field_nets import Maker
 
 reals = pytest.mark.parametrize("precision", ["fp64", "fp32"])
 

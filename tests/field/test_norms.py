@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cases import Array, assert_near, expected, inputs_of
-from nets import BELOW_ALL, Maker
+from field_cases import Array, assert_near, expected, inputs_of
+from field_nets import BELOW_ALL, Maker
 
 from bpc.api import Net
 

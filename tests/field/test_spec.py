@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cases import expected, setup_of
+from field_cases import expected, setup_of
 
 import bpc
 from bpc.errors import BpcError, DataError, Diagnostic, SpecError

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cases import CASES
+from field_cases import CASES
 
 from bpc.ops.layers import layer_schemas
 

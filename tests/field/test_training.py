@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import assert_near, expected, setup_of
-from nets import BELOW_ALL, Maker
+from field_cases import assert_near, expected, setup_of
+from field_nets import BELOW_ALL, Maker
 
 from bpc.api import Net
 from bpc.errors import SpecError

@@ -87,7 +87,10 @@ class Peer:
         loss = F.cross_entropy(x, torch.tensor(batch[1]))
         self.optimizer.zero_grad()
         loss.backward()
-        self.norms.append(float(torch.nn.utils.clip_grad_norm_(parameters, 1.0)))
+        norm = float(torch.nn.utils.get_total_norm([p.grad for p in parameters]))
+        self.norms.append(norm)
+        for p in parameters:  # PyTorch's clip_grad_norm_ adds 1e-6 to the norm
+            p.grad *= min(1.0, 1.0 / norm)
         for group in self.optimizer.param_groups:
             group["lr"] = rate(number)
         self.optimizer.step()

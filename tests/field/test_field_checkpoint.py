@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import Array, expected, setup_of
-from nets import Maker
+from field_cases import Array, expected, setup_of
+from field_nets import Maker
 
 import bpc
 from bpc.api import Net

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import setup_of
-from nets import BELOW_ALL, Maker
+from field_cases import setup_of
+from field_nets import BELOW_ALL, Maker
 
 from bpc.api import Net
 from bpc.errors import NonFiniteError

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cases import Array
+from field_cases import Array
 
 import bpc
 from bpc.api import Net

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cases import assert_near, expected, inputs_of
-from nets import BELOW_ALL, Maker
+from field_cases import assert_near, expected, inputs_of
+from field_nets import BELOW_ALL, Maker
 
 from bpc.errors import SpecError
 
