@@ -25,7 +25,7 @@ plants what the text has that is not in that file yet.
 Parts of the CUDA templates, of `bpc_cuda.h` and of the lines that the generator writes into them
 are changed, one at a time, in the kernels of {networks} small networks with tails and unequal sides
 (`tests/cuda/mutated`). {planted_whole}:
-planted wherever there is one. Of the others a sample was planted, spread evenly over the text.
+planted wherever there is one. Of the others a sample was planted; the table says how large.
 
 Changes that read the same but for names and numbers are planted once, and tried in several kernels,
 in all kernels before they count as unexplained. A defect is *found* if what `bpc check --kernels`
