@@ -10,6 +10,7 @@ import click
 from bpc.cli.lint_command import tell_warnings
 from bpc.cli.options import output_options, spec_options
 from bpc.cli.output import Results, count, emit_json, show, table, tell
+from bpc.types import count_of
 
 if TYPE_CHECKING:
     from bpc.api import Net
@@ -91,8 +92,8 @@ def format_gradients(results: Results, quiet: bool) -> list[str]:
         lines.append(_format_kinks(kinks))
     told = "all right" if not bad else f"wrong: {', '.join(str(item['name']) for item in bad)}"
     lines.append(
-        f"{len(parameters)} gradients on {results['rows']} rows, {results['precision']} on "
-        f"{results['ran']}: {told}"
+        f"{count_of(len(parameters), 'gradient')} on {count_of(results['rows'], 'row')}, "
+        f"{results['precision']} on {results['ran']}: {told}"
     )
     return lines
 
@@ -131,8 +132,9 @@ def format_results(results: Results, quiet: bool) -> list[str]:
     lines.extend(f"{text}: registers spill to local memory" for text in results["spilling"])
     bad = sum(not kernel["ok"] for kernel in kernels)
     told = "all sound" if not bad else f"{bad} at fault"
-    rows = " and ".join(str(count) for count in results["rows"])
-    lines.append(f"{len(kernels)} kernels on batches of {rows} rows: {told}")
+    *others, last = map(str, results["rows"])
+    rows = f"{', '.join(others)} and {last}" if others else last
+    lines.append(f"{count_of(len(kernels), 'kernel')} on batches of {rows} rows: {told}")
     return lines
 
 

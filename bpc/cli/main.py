@@ -98,6 +98,9 @@ def _guard(words: list[str], command: str, report: Report) -> int:
     except (click.Abort, KeyboardInterrupt):
         report(command, Interrupted.at(ONE_LINE, "interrupted", None))
         code = INTERRUPTED
+    except MemoryError as error:
+        report(command, BpcError.at(ONE_LINE, f"out of memory: {error}".rstrip(": "), None))
+        code = FAULT
     except OSError as error:
         if error.errno != errno.EPIPE:
             subject = f"{error.filename}: " if error.filename else ""

@@ -8,6 +8,7 @@ import click
 
 from bpc.cli.options import output_options, spec_options
 from bpc.cli.output import count, emit_json, show, tell
+from bpc.types import count_of
 
 
 @click.command("verify-resume", short_help="Show that a resumed run is the run itself.")
@@ -36,6 +37,6 @@ def verify_command(
         return
     show(
         f"equal: {count(found['bytes'])} bytes of {found['tensors']} tensors and "
-        f"{found['scalars']} scalars, {found['metrics_rows']} lines of metrics, after "
+        f"{found['scalars']} scalars, {count_of(found['metrics_rows'], 'line')} of metrics, after "
         f"{found['steps']} steps straight and after {found['at']} + {found['steps'] - found['at']}"
     )

@@ -21,7 +21,10 @@ def write_text(path: Path, text: str) -> Path:
     if path.is_dir():
         raise IsADirectoryError(EISDIR, os.strerror(EISDIR), str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    except OSError as error:  # people know nothing of the file beside it
+        raise OSError(error.errno, error.strerror, str(path)) from error
     scratch = Path(name)
     try:
         with os.fdopen(handle, "wb") as stream:

@@ -111,7 +111,14 @@ def no_kernel(known: Sequence[str], name: str) -> UsageError:
     """The error for a name that no kernel has; offers the nearest."""
     longer = [other for other in known if other.startswith(f"{name}_")]
     near = longer or difflib.get_close_matches(name, known, n=1)
-    help = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(known[:8])}"
+    help = f"did you mean '{near[0]}'?" if near else f"there are {_some(known)}"
     error = UsageError.at(NO_KERNEL, f"there is no kernel '{name}'", None, help=help)
     assert isinstance(error, UsageError)
     return error
+
+
+def _some(known: Sequence[str], most: int = 8) -> str:
+    """The first names, and how many more there are."""
+    left = len(known) - most
+    more = f" and {left} more; `bpc inspect SPEC` lists them" if left > 0 else ""
+    return ", ".join(known[:most]) + more

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from bpc.ir import Value
 from bpc.plan.program import ALIGNMENT, Program
 from bpc.runtime.device import Array
+from bpc.runtime.host_memory import zeroed
 from bpc.runtime.reference import storage_type
 from bpc.types import BF16, F16, shape_at
 
@@ -23,7 +24,7 @@ class HostArena:
         self.rows = program.rows
         self.planned_peak_bytes = program.arena_bytes
         self.arena_bytes = program.arena_bytes
-        self._memory = np.zeros(program.arena_bytes + ALIGNMENT, np.uint8)
+        self._memory = zeroed(program.arena_bytes + ALIGNMENT)
         start = -self._memory.ctypes.data % ALIGNMENT
         self.arena: NDArray[np.uint8] = self._memory[start : start + program.arena_bytes]
         self._views = {name: self.view(value) for name, value in program.persistent.items()}

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from bpc.entries import Entries
 from bpc.ir import Graph, Value
 from bpc.runtime.device import Array
+from bpc.runtime.host_memory import check_fits
 from bpc.runtime.reference import Arrays, round_to, run_graph
 from bpc.types import nbytes, shape_at
 
@@ -22,6 +23,8 @@ class ReferenceDevice:
     summary = "reference (NumPy; no memory is reused)"
 
     def __init__(self, entries: Entries):
+        self.planned_peak_bytes = count_bytes(entries)
+        check_fits(self.planned_peak_bytes)
         self._graphs = entries.graphs
         self._states = {state.name: state.value for state in entries.states}
         self._slots = {value.name: value for value in _inputs(entries.graphs.values())}
@@ -32,7 +35,6 @@ class ReferenceDevice:
         self._inputs: Arrays = {}
         self._outputs: dict[str, Arrays] = {}
         self.rows = entries.rows
-        self.planned_peak_bytes = count_bytes(entries)
         self.arena_bytes = self.planned_peak_bytes
 
     @property

@@ -15,6 +15,7 @@ from bpc.plan.program import ALIGNMENT, Program
 from bpc.resources import template_root
 from bpc.runtime.cpu.build import plan
 from bpc.runtime.host_arena import HostArena
+from bpc.runtime.host_memory import zeroed
 from bpc.runtime.launching import ROWS_AT, block_bytes, pack_launches
 from bpc.runtime.sim.launch import LaunchOptions
 from bpc.runtime.sim.module import BoundLaunch, load_cuda
@@ -72,7 +73,7 @@ class SimDevice(HostArena):
 
 def _aligned(size: int) -> NDArray[np.uint8]:
     """Zeroed bytes that begin on the alignment of tensors."""
-    memory = np.zeros(size + ALIGNMENT, np.uint8)
+    memory = zeroed(size + ALIGNMENT)
     start = -memory.ctypes.data % ALIGNMENT
     return memory[start : start + size]
 

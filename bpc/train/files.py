@@ -116,9 +116,9 @@ def swap_in(files: Files, path: Path, chunks: Iterable[Bytes]) -> Written:
     try:
         written = write_new(files, aside, chunks)
         files.rename(aside, path)
-    except OSError:
+    except OSError as error:
         _try_remove(files, aside)
-        raise
+        raise _named(error, path) from error  # people know nothing of the file aside
     return written
 
 

@@ -222,3 +222,49 @@ def test_a_reader_that_has_gone(words: list[str]) -> None:
     noise = process.stderr.read()
     process.stderr.close()
     assert (process.wait(), noise) == (1, b"")
+
+
+# -- more memory than there is --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["train", "check"])
+@pytest.mark.parametrize("device", ["reference", "cpu"])
+def test_a_program_that_no_memory_holds_is_refused(device: str, command: str, run: Any) -> None:
+    Path("net.yaml").write_text(SPEC.replace("[linear: 1]", "[linear: 2000000000000, linear: 1]"))
+    err = fails(run, command, "net.yaml", "--device", device)
+    assert "the program takes" in err and "of memory, and the machine has" in err
+    assert "bpc plan-memory" in err
+
+
+def test_memory_that_runs_out_elsewhere_is_said(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def starve(*_: Any, **__: Any) -> Any:
+        raise MemoryError("Unable to allocate 4 EiB")
+
+    monkeypatch.setattr(api, "compile", starve)
+    assert fails(run, "lint", "net.yaml") == "bpc: out of memory: Unable to allocate 4 EiB\n"
+
+
+# -- names and numbers ----------------------------------------------------------------------------
+
+
+def test_an_unknown_kernel_says_that_there_are_more_than_it_names() -> None:
+    from bpc.report.inspect import no_kernel
+
+    (few,) = no_kernel(["gemm", "adam"], "zzz").diagnostics
+    assert few.help == "there are gemm, adam"
+    (many,) = no_kernel([f"kernel{n}" for n in range(12)], "zzz").diagnostics
+    assert many.help.endswith("kernel7 and 4 more; `bpc inspect SPEC` lists them")
+
+
+def test_a_check_counts_in_words_that_fit() -> None:
+    from bpc.cli import check_command
+
+    kernels = {"rows": [1, 17, 20], "kernels": [], "findings": [], "spilling": []}
+    assert check_command.format_results(kernels, True) == [
+        "0 kernels on batches of 1, 17 and 20 rows: all sound"
+    ]
+
+
+def test_a_file_that_cannot_be_written_is_named_as_the_user_named_it(run: Any) -> None:
+    err = fails(run, "schema", "-o", "/proc/net.json")
+    assert err.startswith("bpc: /proc/net.json: ")

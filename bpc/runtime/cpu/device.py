@@ -89,9 +89,11 @@ class CpuDevice(HostArena):
 
     def __init__(self, program: Program, source: Source, library: Path, threads: int):
         super().__init__(program)
-        self.threads = threads
         self._library = Library(library)
         self._tables = make_tables(program, source)
+        # A thread without a slice would only be waited for, long where other programs run too.
+        most = max(int(table.launches["slices"].max()) for table in self._tables.values())
+        self.threads = min(threads, most)
         self._base = self.address
         self._calls = {
             name: (table.launches.ctypes.data, len(table.launches), table.offsets.ctypes.data)
