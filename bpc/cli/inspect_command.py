@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -32,7 +32,7 @@ _TAKEN = ("regs", "spill", "shared", "occupancy")
     help="What to compile for  [default: sm_90]",
 )
 @click.option("--source", is_flag=True, help="Show the whole text of KERNEL.")
-@click.option("--ptx", is_flag=True, help="Show the PTX of KERNEL between the lines of its source.")
+@click.option("--ptx", is_flag=True, help="Show the PTX of KERNEL: beside its lines, then all.")
 @click.option("--sass", is_flag=True, help="Show the machine code of KERNEL likewise.")
 @output_options
 def inspect_command(
@@ -118,17 +118,30 @@ def format_kernel(kernel: Results, source: bool) -> list[str]:
     text = str(kernel["source"]).rstrip("\n")
     if kernel.get("target") != "cuda":
         return [text]
-    lines = [_describe_taken(kernel), ""]
-    rows = [
-        (f"{row['place']['file']}:{row['place']['line']}", row["spec"], row["formula"], row["cuda"])
-        for row in kernel["lines"]
-    ]
-    lines += table(("line", "spec", "formula", "CUDA"), rows, left=range(4))
+    shown = [part for part in ("ptx", "sass") if part in kernel]
+    header = ("line", "spec", "formula", "CUDA", *map(str.upper, shown))
+    rows = [row for line in kernel["lines"] for row in _beside(line, shown)]
+    lines = [_describe_taken(kernel), "", *table(header, rows, left=range(len(header)))]
     lines += ["", text] if source else []
-    for part in ("ptx", "sass"):
-        if part in kernel:
-            lines += ["", str(kernel[part]).rstrip("\n")]
+    for part in shown:
+        lines += ["", str(kernel[part]).rstrip("\n")]
     return lines
+
+
+def _beside(line: Results, shown: Sequence[str]) -> Iterator[Sequence[str]]:
+    """A line of the spec, and what became of it; the instructions go on below the first."""
+    place = f"{line['place']['file']}:{line['place']['line']}"
+    columns = [_first_instructions(line[part]) for part in shown]
+    most = max((len(column) for column in columns), default=1)
+    for at in range(max(most, 1)):
+        said = (place, line["spec"], line["formula"], line["cuda"]) if at == 0 else ("",) * 4
+        yield (*said, *(column[at] if at < len(column) else "" for column in columns))
+
+
+def _first_instructions(found: Sequence[str], most: int = 8) -> list[str]:
+    """The first of them, and how many more there are in the text below."""
+    left = len(found) - most
+    return [*found[:most], *([f"and {left:,} more, below"] if left > 0 else [])]
 
 
 def _describe_taken(kernel: Results) -> str:

@@ -57,18 +57,33 @@ def stdout_width() -> int:
 def table(
     header: Sequence[str], rows: Iterable[Sequence[str]], left: Iterable[int] = ()
 ) -> list[str]:
-    """Lines of aligned columns, to the right except for those in `left`, cut to the terminal."""
+    """Lines of aligned columns, to the right except for those in `left`.
+
+    Where the terminal is too narrow, the widest columns of `left`, which hold words, are cut first.
+    """
     cells = [list(header), *(list(row) for row in rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
-    to_left = set(left)
+    to_left = sorted(set(left))
+    widths = _fit([max(len(row[i]) for row in cells) for i in range(len(header))], to_left)
     lines = []
     for row in cells:
         aligned = (
-            text.ljust(width) if i in to_left else text.rjust(width)
+            shorten(text, width).ljust(width) if i in to_left else text.rjust(width)
             for i, (text, width) in enumerate(zip(row, widths, strict=True))
         )
         lines.append(shorten("  " + "  ".join(aligned).rstrip(), stdout_width()))
     return lines
+
+
+def _fit(widths: list[int], flexible: Sequence[int], least: int = 8) -> list[int]:
+    """The widths of columns, the widest flexible ones made narrower until all fit."""
+    over = 2 * len(widths) + sum(widths) - stdout_width()
+    while over > 0:
+        widest = max(flexible, key=lambda i: widths[i], default=-1)
+        if widest < 0 or widths[widest] <= least:
+            break
+        widths[widest] -= 1
+        over -= 1
+    return widths
 
 
 def shorten(text: str, width: int) -> str:

@@ -1,4 +1,4 @@
-"""PTX and SASS of one kernel, with the lines of its source between the instructions."""
+"""PTX and SASS of one kernel, and which line of its source each instruction came from."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,22 +19,39 @@ NO_DISASSEMBLER = "BPC0631"
 _TOOL = "nvdisasm"
 
 ReadLine = Callable[[str, int], str | None]
+Place = tuple[str, int]
+"""A source's name without its folder, and a line."""
 
 _FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"]*)"')
-_LOC = re.compile(r"^\s*\.loc\s+(\d+)\s+(\d+)\s+\d+")
+_LOC = re.compile(r"^\s*\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:.*inlined_at\s+(\d+)\s+(\d+)\s+(\d+))?")
 _SASS_LINE = re.compile(r'^\s*//## File "([^"]*)", line (\d+)')
 _SASS_SECTION = re.compile(r"^\s*\.section\s+\.text\.(\w+)|^//-+ \.text\.(\w+)")
+_LABEL = re.compile(r"^\s*[\w$.]+:\s*$")
 
 
-def show_ptx(text: str, name: str, kernel: str, arch: str, read_line: ReadLine) -> str:
-    """The PTX of a kernel; each group of instructions follows the source line it came from.
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Lines of assembly from one place: the line itself, then those it was inlined into."""
+
+    places: tuple[Place, ...]
+    lines: tuple[str, ...]
+
+    def instructions(self) -> Iterator[str]:
+        """What the processor does: no labels, declarations or comments."""
+        for line in self.lines:
+            text = re.sub(r"^/\*[0-9a-f]+\*/\s*", "", line.strip()).rstrip("; ")
+            if text and not text.startswith(("//", ".", "{", "}", ")")) and not _LABEL.match(text):
+                yield " ".join(text.split())
+
+
+def read_ptx(text: str, name: str, kernel: str, arch: str) -> list[Piece]:
+    """The PTX of a kernel.
 
     Args:
         text: the whole source, with its headers in it.
         name: what compilers call the source.
         kernel: an entry of the source.
         arch: such as sm_90.
-        read_line: text of a line of a file, None where the file is not known.
 
     Raises:
         ToolError: NVRTC is missing or refuses the text.
@@ -41,7 +59,7 @@ def show_ptx(text: str, name: str, kernel: str, arch: str, read_line: ReadLine) 
     ptx = compile_nvrtc(text, arch, ("-lineinfo",), name).ptx
     assert ptx is not None
     files = {found[1]: found[2] for line in ptx.splitlines() if (found := _FILE.match(line))}
-    return "\n".join(_interleave_ptx(_entry(ptx, kernel), files, read_line)) + "\n"
+    return list(_split_ptx(_entry(ptx, kernel), files))
 
 
 def _entry(ptx: str, kernel: str) -> list[str]:
@@ -53,29 +71,42 @@ def _entry(ptx: str, kernel: str) -> list[str]:
     return lines[first : last + 1]
 
 
-def _interleave_ptx(
-    lines: Iterable[str], files: dict[str, str], read_line: ReadLine
-) -> Iterator[str]:
-    shown = None
+def _split_ptx(lines: Iterable[str], files: dict[str, str]) -> Iterator[Piece]:
+    """A `.loc` names the place and where that was inlined; longer chains are put together here."""
+    callers: dict[tuple[str, ...], tuple[str, ...]] = {}
+    places: tuple[Place, ...] = ()
+    held: list[str] = []
     for line in lines:
         found = _LOC.match(line)
         if found is None:
-            if line.strip():
-                yield line.rstrip()
+            held += [line.rstrip()] if line.strip() else []
             continue
-        place = (files.get(found[1], "?"), int(found[2]))
-        if place != shown and place[1]:
-            shown = place
-            yield _source_line(*place, read_line)
+        if found[2] == "0":  # code of no line
+            continue
+        if held:
+            yield Piece(places, tuple(held))
+        held = []
+        own, caller = found.groups()[:3], found.groups()[3:]
+        if caller[0] is None:
+            callers.pop(own, None)
+        else:
+            callers[own] = caller
+        places = _chain(own, callers, files)
+    yield Piece(places, tuple(held))
 
 
-def _source_line(file: str, line: int, read_line: ReadLine) -> str:
-    name = Path(file).name
-    text = read_line(name, line)
-    return f"// {name}:{line}" + (f"  {text.strip()}" if text else "")
+def _chain(
+    own: tuple[str, ...], callers: dict[tuple[str, ...], tuple[str, ...]], files: dict[str, str]
+) -> tuple[Place, ...]:
+    found: dict[tuple[str, ...], None] = {}
+    step: tuple[str, ...] | None = own
+    while step is not None and step not in found:
+        found[step] = None
+        step = callers.get(step)
+    return tuple((Path(files.get(file, "?")).name, int(line)) for file, line, _ in found)
 
 
-def show_sass(text: str, name: str, kernel: str, arch: str, read_line: ReadLine) -> str:
+def read_sass(text: str, name: str, kernel: str, arch: str) -> list[Piece]:
     """The machine code of a kernel, likewise.
 
     Raises:
@@ -87,13 +118,64 @@ def show_sass(text: str, name: str, kernel: str, arch: str, read_line: ReadLine)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kernels.cubin"
         file.write_bytes(cubin)
-        command = [str(tool), "-c", "-g", str(file)]
+        command = [str(tool), "-c", "-gi", str(file)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         notes = [Note(line) for line in done.stderr.splitlines()[:5]]
         raise ToolError.at(NO_DISASSEMBLER, f"{_TOOL} failed on {arch}", None, notes=notes)
-    lines = _section(done.stdout.splitlines(), kernel)
-    return "\n".join(_interleave_sass(lines, read_line)) + "\n"
+    return list(_split_sass(_section(done.stdout.splitlines(), kernel)))
+
+
+def _split_sass(lines: Iterable[str]) -> Iterator[Piece]:
+    """Lines that name a place stand one below the other, the innermost first."""
+    places: list[Place] = []
+    held: list[str] = []
+    for line in lines:
+        found = _SASS_LINE.match(line)
+        if found is not None:
+            if held:
+                yield Piece(tuple(places), tuple(held))
+                places, held = [], []
+            places.append((Path(found[1]).name, int(found[2])))
+        elif line.strip() and not line.lstrip().startswith("."):
+            held.append(line.rstrip())
+    yield Piece(tuple(places), tuple(held))
+
+
+def interleave(pieces: Iterable[Piece], read_line: ReadLine) -> str:
+    """The assembly with a comment before each piece: the source line that it came from.
+
+    Args:
+        pieces: in order.
+        read_line: text of a line of a file, None where the file is not known.
+    """
+    lines: list[str] = []
+    shown = None
+    for piece in pieces:
+        if piece.places and piece.places[0] != shown:
+            shown = piece.places[0]
+            lines.append(_source_line(*shown, read_line))
+        lines += piece.lines
+    return "\n".join(lines) + "\n"
+
+
+def instructions_of(pieces: Iterable[Piece], name: str, lines: range) -> list[str]:
+    """The instructions that came from lines of a source, with those inlined into these lines.
+
+    Code of a function that is called there counts; that of a body which is handed over to it (a
+    product's epilogue) belongs to its own lines.
+    """
+    found: list[str] = []
+    for piece in pieces:
+        line = next((line for file, line in piece.places if file == name), None)
+        if line is not None and line in lines:
+            found += piece.instructions()
+    return found
+
+
+def _source_line(file: str, line: int, read_line: ReadLine) -> str:
+    text = read_line(file, line)
+    return f"// {file}:{line}" + (f"  {text.strip()}" if text else "")
 
 
 def find_disassembler() -> Path:
@@ -137,16 +219,3 @@ def _section(lines: Iterable[str], kernel: str) -> Iterator[str]:
         elif inside:
             yield line
 
-
-def _interleave_sass(lines: Iterable[str], read_line: ReadLine) -> Iterator[str]:
-    shown = None
-    for line in lines:
-        found = _SASS_LINE.match(line)
-        if found is None:
-            if line.strip() and not line.lstrip().startswith("."):
-                yield line.rstrip()
-            continue
-        place = (found[1], int(found[2]))
-        if place != shown:
-            shown = place
-            yield _source_line(*place, read_line)

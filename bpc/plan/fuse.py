@@ -66,10 +66,8 @@ def _find_stored(grouping: Grouping) -> set[str]:
     """Values that must lie in memory: read by another group, or kept after the last node."""
     stored = {grouping.root(name) for name in grouping.graph.kept()}
     for group in grouping.groups:
+        stored.update(leaf for leaf in group.reads if not group.makes(leaf))
         for node in group.nodes:
-            for leaf in grouping.leaves(node):
-                if not group.makes(leaf):
-                    stored.add(leaf)
             if node.op in PRODUCTS:
                 stored.update(grouping.root(name) for name in node.inputs)
     return stored

@@ -10,7 +10,7 @@ the plan's decision, not an accident of grouping.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from bpc.expr import flops
@@ -26,19 +26,31 @@ PRODUCTS = ("gemm", "conv2d", "conv2d_input", "conv2d_weight")
 _COSTLY_FLOPS = 30  # an element-wise value above this is computed once, not in every reader
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Group:
-    """Nodes of one kernel, in an order that can be executed; `inner` trailing axes belong to c."""
+    """Nodes of one kernel, in an order that can be executed; `inner` trailing axes belong to c.
+
+    `reads` are the leaves of its nodes, those among them that it makes itself included.
+    """
 
     skeleton: str
     space: Shape
     inner: int
     phase: str
     nodes: list[Node] = field(default_factory=list)
+    reads: set[str] = field(default_factory=set)
+    _made: set[str] = field(default_factory=set)
+
+    def add(self, node: Node, leaves: Iterable[str]) -> None:
+        """Append a node with its leaves, unless the group has it already."""
+        if node.output.name not in self._made:
+            self.nodes.append(node)
+            self.reads.update(leaves)
+            self._made.update(value.name for value in node.outputs)
 
     def makes(self, value: str) -> bool:
         """Whether one of the nodes makes the value."""
-        return any(value == made.name for node in self.nodes for made in node.outputs)
+        return value in self._made
 
     def row_shape(self) -> Shape:
         """The shape of one number per row."""
@@ -56,6 +68,7 @@ class Grouping:
     values: dict[str, Value] = field(init=False)
     makers: dict[str, Node] = field(init=False)
     deferred: set[str] = field(init=False)
+    _leaves: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.values = self.graph.values()
@@ -71,30 +84,58 @@ class Grouping:
         """The value whose storage a (view of a) value shows."""
         return self.roots.get(value, value)
 
-    def leaves(self, node: Node) -> Iterator[str]:
-        """Values that must lie in memory (or in the group) for the node to be computed."""
-        for name in node.inputs:
-            yield from self._leaves_of(name)
+    def leaves(self, node: Node) -> tuple[str, ...]:
+        """Values that must lie in memory (or in the group) for the node to be computed, once each.
 
-    def _leaves_of(self, name: str) -> Iterator[str]:
+        What is deferred or virtual stands for what it is computed from. Values of one network are
+        read twice by the next layer and so on: each is looked at once, never once a path.
+        """
+        if node.name not in self._leaves:
+            for inner in (*self._inside(node), node):
+                self._leaves[inner.name] = tuple(
+                    dict.fromkeys(leaf for name in inner.inputs for leaf in self._leaves_of(name))
+                )
+        return self._leaves[node.name]
+
+    def _leaves_of(self, name: str) -> tuple[str, ...]:
         root = self.root(name)
-        maker = self.makers.get(root)
-        if maker is None:
-            yield root
-        elif maker.op in VIRTUAL or root in self.deferred:
-            yield from self.leaves(maker)
-        else:
-            yield root
+        return self._leaves[self.makers[root].name] if self._is_inside(root) else (root,)
 
-    def pulled(self, node: Node, into: Group) -> Iterator[Node]:
+    def _is_inside(self, root: str) -> bool:
+        """Whether the value is computed by its readers."""
+        maker = self.makers.get(root)
+        return maker is not None and (maker.op in VIRTUAL or root in self.deferred)
+
+    def _inside(self, node: Node) -> list[Node]:
+        """The nodes without a group that the node is computed from, operands first."""
+        return self._ordered(node, self._is_inside)
+
+    def pulled(self, node: Node, into: Group) -> list[Node]:
         """Deferred nodes that the node needs inside the group, operands first."""
-        for name in node.inputs:
-            maker = self.makers.get(self.root(name))
-            if maker is None or self.root(name) not in self.deferred:
-                continue
-            if maker not in into.nodes:
-                yield from self.pulled(maker, into)
-                yield maker
+        return self._ordered(node, lambda root: root in self.deferred and not into.makes(root))
+
+    def _ordered(self, node: Node, wanted: Callable[[str], bool]) -> list[Node]:
+        """The makers of wanted values that a node is computed from, each once, operands first."""
+        found: dict[str, Node] = {}
+        pending = [(node, iter(node.inputs))]
+        entered = {node.name}
+        while pending:
+            reader, names = pending[-1]
+            root = next((root for root in map(self.root, names) if wanted(root)), None)
+            if root is None:
+                pending.pop()
+                found[reader.name] = reader
+            elif self.makers[root].name not in entered:
+                maker = self.makers[root]
+                entered.add(maker.name)
+                pending.append((maker, iter(maker.inputs)))
+        del found[node.name]
+        return list(found.values())
+
+    def operands(self, node: Node) -> Iterator[str]:
+        """The node's operands and those of the deferred nodes it would pull in, each once."""
+        deferred = self._ordered(node, self.deferred.__contains__)
+        return iter(dict.fromkeys(name for one in (node, *deferred) for name in one.inputs))
 
 
 def form_groups(graph: Graph, joined: bool = True) -> Grouping:
@@ -107,9 +148,8 @@ def form_groups(graph: Graph, joined: bool = True) -> Grouping:
             continue
         group = _find_group(grouping, node)
         for pulled in grouping.pulled(node, group):
-            if pulled not in group.nodes:
-                group.nodes.append(pulled)
-        group.nodes.append(node)
+            group.add(pulled, grouping.leaves(pulled))
+        group.add(node, grouping.leaves(node))
         grouping.home.update((value.name, group) for value in node.outputs)
     return grouping
 
@@ -120,7 +160,7 @@ def _part(grouping: Grouping) -> Grouping:
     for node in grouping.graph.nodes:
         if node.op not in VIRTUAL:
             group = _open(grouping, node)
-            group.nodes.append(node)
+            group.add(node, grouping.leaves(node))
             grouping.groups.append(group)
             grouping.home.update((value.name, group) for value in node.outputs)
     return grouping
@@ -131,31 +171,29 @@ def _part(grouping: Grouping) -> Grouping:
 
 def _find_deferred(graph: Graph) -> set[str]:
     """Element-wise values that are computed inside their readers."""
-    kept = {_follow(graph, name) for name in graph.kept()} | graph.kept()
+    makers = graph.producers()
+    kept = {_follow(makers, name) for name in graph.kept()} | graph.kept()
     readers = graph.consumers()
-    # A state that gets a new version here may change before a late reader: not free to be read.
-    external = {value.name for value in graph.inputs} | {state.name for state in graph.states}
-    external -= {state for state, _ in graph.updates}
+    free = _free_scalars(graph)
     return {
         node.output.name
         for node in graph.nodes
         if is_elementwise(node)
         and node.output.name not in kept
-        and _may_defer(node, readers.get(node.output.name, []), external, graph)
+        and _may_defer(node, readers.get(node.output.name, []), free)
     }
 
 
-def _follow(graph: Graph, name: str) -> str:
-    makers = graph.producers()
+def _follow(makers: Mapping[str, Node], name: str) -> str:
     while name in makers and makers[name].op == "reshape":
         name = makers[name].inputs[0]
     return name
 
 
-def _may_defer(node: Node, readers: list[Node], external: set[str], graph: Graph) -> bool:
+def _may_defer(node: Node, readers: list[Node], free: set[str]) -> bool:
     if elements(node.output.shape, 2) == 1:
         # An update has a kernel for scalars anyway: there each is computed once, not per thread.
-        return node.phase != "update" and _is_free_scalar(node, external, graph)
+        return node.phase != "update" and free.issuperset(node.inputs)
     if any(reader.op in (*PRODUCTS, "reshape", "combine") for reader in readers):
         return False
     if any(reader.phase != node.phase for reader in readers):
@@ -175,25 +213,21 @@ def _is_hoisted(shape: Shape, reader: Node) -> bool:
     return len(shape) == len(walked) and all(dim == 1 for dim in filled[ones:])
 
 
-def _is_free_scalar(node: Node, external: set[str], graph: Graph) -> bool:
-    """Whether a scalar can be computed anywhere from states and inputs."""
-    makers = graph.producers()
-    pending = list(node.inputs)
-    while pending:
-        name = pending.pop()
-        if name in external:
-            continue
-        maker = makers.get(name)
-        if maker is None:
-            return False
-        if maker.op not in VIRTUAL and not is_elementwise(maker):
-            return False
-        if elements(maker.output.shape, 2) != 1:
-            return False
-        if any(name == value for _, value in graph.updates):
-            return False
-        pending.extend(maker.inputs)
-    return True
+def _free_scalars(graph: Graph) -> set[str]:
+    """Inputs, states, and the scalars that can be computed anywhere from these alone."""
+    free = {value.name for value in graph.inputs} | {state.name for state in graph.states}
+    # A state that gets a new version here may change before a late reader.
+    free -= {state for state, _ in graph.updates}
+    versions = {value for _, value in graph.updates}
+    for node in graph.nodes:
+        if (
+            (node.op in VIRTUAL or is_elementwise(node))
+            and elements(node.output.shape, 2) == 1
+            and node.output.name not in versions
+            and free.issuperset(node.inputs)
+        ):
+            free.add(node.output.name)
+    return free
 
 
 def _flops(node: Node) -> int:
@@ -242,7 +276,7 @@ def _join_scalar(grouping: Grouping, homes: Iterable[Group]) -> Group | None:
     if all(_position(grouping, home) <= position for home in homes):
         return group
     later = grouping.groups[position + 1 :]
-    if any(_reads(grouping, other, group) for other in later):
+    if any(map(group.makes, (leaf for other in later for leaf in other.reads))):
         return None
     grouping.groups.remove(group)
     grouping.groups.append(group)
@@ -251,10 +285,6 @@ def _join_scalar(grouping: Grouping, homes: Iterable[Group]) -> Group | None:
 
 def _position(grouping: Grouping, group: Group) -> int:
     return next(k for k, other in enumerate(grouping.groups) if other is group)
-
-
-def _reads(grouping: Grouping, reader: Group, maker: Group) -> bool:
-    return any(maker.makes(leaf) for node in reader.nodes for leaf in grouping.leaves(node))
 
 
 def _same_time(grouping: Grouping, group: Group, node: Node) -> bool:
@@ -275,10 +305,9 @@ def _find_sibling(grouping: Grouping, node: Node, groups: list[Group]) -> Group 
     """A later group over the same space that reads one of the same tensors."""
     mine = {leaf for leaf in grouping.leaves(node) if elements(grouping.values[leaf].shape, 2) > 1}
     for group in reversed(groups):
-        if group.skeleton in ("flat", "rows") and group.phase == node.phase:
-            theirs = {leaf for other in group.nodes for leaf in grouping.leaves(other)}
-            if mine & theirs and _fits(grouping, group, node):
-                return group
+        alike = group.skeleton in ("flat", "rows") and group.phase == node.phase
+        if alike and mine & group.reads and _fits(grouping, group, node):
+            return group
     return None
 
 
@@ -289,22 +318,13 @@ def _fits(grouping: Grouping, group: Group, node: Node) -> bool:
     if not is_elementwise(node):
         return False
     shape = node.output.shape
-    if not all(_visible(grouping, group, name) for name in _operands(grouping, node)):
+    if not all(_visible(grouping, group, name) for name in grouping.operands(node)):
         return False
     if group.skeleton in ("flat", "rows") or group.skeleton.startswith("conv2d"):
         return shape == group.space or (group.skeleton == "rows" and shape == group.row_shape())
     if group.skeleton == "gemm":
         return same_matrix(shape, group.space)
     return False
-
-
-def _operands(grouping: Grouping, node: Node) -> Iterator[str]:
-    """The node's operands and those of the deferred nodes it would pull in."""
-    for name in node.inputs:
-        yield name
-        root = grouping.root(name)
-        if root in grouping.deferred:
-            yield from _operands(grouping, grouping.makers[root])
 
 
 def _visible(grouping: Grouping, group: Group, name: str) -> bool:

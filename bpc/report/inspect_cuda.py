@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from bpc.codegen.amalgamate import single_file
 from bpc.codegen.cuda import CudaFunction, CudaLaunch, CudaSource
-from bpc.codegen.header import formula, formulas
+from bpc.codegen.header import formulas
 from bpc.codegen.parts import generalise, unique_by_name
-from bpc.diagnose.assembly import show_ptx, show_sass
+from bpc.diagnose.assembly import interleave, read_ptx, read_sass
 from bpc.diagnose.occupancy import LIMITS, bound_occupancy
 from bpc.diagnose.resources import Resources, measure_resources
-from bpc.kernel import Kernel, Reduction, Statement, kernel_bytes
+from bpc.kernel import Kernel, kernel_bytes
 from bpc.plan.choose import Planned
 from bpc.plan.program import Program
 from bpc.report.cuda_manifest import count_cuda_step, describe_functions
-from bpc.report.diagnostics import read_line_of_file
 from bpc.report.inspect import moved_facts, name_layers, no_kernel
+from bpc.report.inspect_lines import beside
 from bpc.report.manifest import list_places, step_times
 from bpc.resources import template_root
 
@@ -139,22 +138,22 @@ def show_cuda(
     whole = next(item for item in described if item["name"] == function.name)
     called = [source.function(inner) for inner in function.calls] or [function]
     entry = _launched_as(source, function)
-    found = {
+    text, assembly = _whole(source), {}
+    if ptx:
+        assembly["ptx"] = read_ptx(text, NAME, entry.name, arch)
+    if sass:
+        assembly["sass"] = read_sass(text, NAME, entry.name, arch)
+    return {
         "target": "cuda",
         "arch": arch,
         **whole,
         "launched_as": entry.name,
         "formulas": [line for inner in called for line in _formulas(inner)],
-        "lines": [row for inner in called for row in _lines(inner)],
+        "lines": [row for inner in called for row in beside(source, inner, NAME, assembly)],
         "source": "\n".join(f.text.strip("\n") + "\n" for f in dict.fromkeys((*called, function))),
         **_resources(entry, _take(source, arch), arch),
+        **{kind: interleave(pieces, _Reader(source).read) for kind, pieces in assembly.items()},
     }
-    text, reader = _whole(source), _Reader(source)
-    if ptx:
-        found["ptx"] = show_ptx(text, NAME, entry.name, arch, reader.read)
-    if sass:
-        found["sass"] = show_sass(text, NAME, entry.name, arch, reader.read)
-    return found
 
 
 def _find(source: CudaSource, name: str) -> CudaFunction:
@@ -176,38 +175,6 @@ def _launched_as(source: CudaSource, function: CudaFunction) -> CudaFunction:
 
 def _formulas(function: CudaFunction) -> list[str]:
     return formulas(generalise(function.kernels[0], function.kernels))
-
-
-def _lines(function: CudaFunction) -> list[Data]:
-    """Each statement: its line in the spec, its formula, its CUDA."""
-    kernel = generalise(function.kernels[0], function.kernels)
-    rows = []
-    for item in kernel.body:
-        if isinstance(item, Statement | Reduction):
-            text = read_line_of_file(item.span.file, item.span.line)
-            shown = formula(item) if isinstance(item, Statement) else _reduction(item)
-            rows.append(
-                {
-                    "place": item.span.to_json(),
-                    "spec": (text or "").strip(),
-                    "formula": shown,
-                    "cuda": _statement(function.text, item.label),
-                }
-            )
-    return rows
-
-
-def _reduction(item: Reduction) -> str:
-    return f"{item.label} = {item.kind}({item.source})"
-
-
-def _statement(text: str, label: str) -> str:
-    """The C++ that declares a label, in one line; a loop body is left out."""
-    found = re.search(rf"^ *const \w+ {re.escape(label)} = ([^;{{]*[;{{])", text, re.MULTILINE)
-    if found is None:
-        return ""
-    code = " ".join(part.strip() for part in found[0].splitlines())
-    return code + " ... }" if code.endswith("{") else code
 
 
 class _Reader:

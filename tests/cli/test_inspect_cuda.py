@@ -60,12 +60,16 @@ def test_both_targets_move_the_same_bytes(run: Any) -> None:
 def test_one_kernel_shows_spec_formula_and_cuda_beside_each_other(run: Any) -> None:
     _, found = answer(run, "inspect", SPEC, "linear1_relu1", "--target", "cuda")
     spec = (ROOT / SPEC).read_text("utf-8").splitlines()
-    assert [row["formula"].split(" = ")[0] for row in found["lines"]] == ["linear1", "relu1"]
+    made = [row["formula"].split(" = ")[0] for row in found["lines"]]
+    assert made == ["acc[r, c]", "linear1", "relu1"]
+    product, *rest = found["lines"]
+    assert product["cuda"].startswith("bpc_gemm<float>(block, x_in, 64, 1, ")
     for row in found["lines"]:
-        assert row["spec"] == spec[row["place"]["line"] - 1].strip()
-        assert row["cuda"].startswith("const float ")
+        assert spec[row["place"]["line"] - 1].strip().startswith(row["spec"])
+        assert "#" not in row["spec"]
+    assert all(row["cuda"].startswith("const float ") for row in rest)
     code, out, _ = run("inspect", SPEC, "linear1_relu1", "--target", "cuda", "--source")
-    row = next(line for line in out.splitlines() if ":16 " in line)
+    row = next(line for line in out.splitlines() if "linear1 = acc" in line)
     places = [row.index(word) for word in ("- linear", "linear1 = acc", "const float linear1 =")]
     assert code == 0 and places == sorted(places)
     assert found["source"].rstrip("\n") in out
@@ -96,6 +100,32 @@ def test_ptx_stands_between_the_lines_of_its_source(run: Any) -> None:
     before_barrier = ptx[: ptx.index("bar.sync")].splitlines()
     last = next(line for line in reversed(before_barrier) if line.startswith("// "))
     assert last.endswith("__syncthreads();")
+
+
+@needs_nvrtc
+def test_ptx_stands_beside_the_line_that_it_came_from(run: Any) -> None:
+    """Found by what only one line can need; what the loops around need is nobody's."""
+    whole = 0
+    for kernel, line, instruction in (
+        ("linear1_relu1", "acc[r, c]", "fma.rn"),
+        ("linear1_relu1", "linear1", "add.rn"),
+        ("linear1_relu1", "relu1", "setp."),
+        ("loss_cross_entropy", "loss_exp", "fma.rn"),
+        ("linear3_bias_gradient", "d_linear3_bias_cols[c]", "add.rn"),
+        ("adam", "next_parameter", "sqrt.rn"),
+        ("norm_and_control", "grad_norm_linear1_weight", "sqrt.rn"),
+    ):
+        _, found = answer(run, "inspect", SPEC, kernel, "--ptx")
+        rows = {row["formula"].split(" = ")[0]: row["ptx"] for row in found["lines"]}
+        where = [made for made, code in rows.items() if any(instruction in one for one in code)]
+        assert line in where, (kernel, rows.keys(), where)
+        whole += sum(map(len, rows.values()))
+        lines = [" ".join(text.split()).rstrip(";") for text in found["ptx"].splitlines()]
+        assert all(one in lines for code in rows.values() for one in code)
+    assert whole > 500
+    out = run("inspect", SPEC, "linear1_relu1", "--ptx")[1].splitlines()
+    row = next(text for text in out if "relu1 = 0 if" in text)
+    assert "setp.le" in row.split(";")[-1] and "and 56 more, below" in "\n".join(out)
 
 
 @needs_nvrtc
