@@ -119,6 +119,15 @@ class Graph:
                 found.setdefault(name, []).append(node)
         return found
 
+    def views(self) -> dict[str, str]:
+        """The value whose elements each reshaped value shows."""
+        found: dict[str, str] = {}
+        for node in self.nodes:
+            if node.op == "reshape":
+                source = node.inputs[0]
+                found[node.output.name] = found.get(source, source)
+        return found
+
     def output(self, role: str) -> str:
         """The value that plays `role`."""
         return dict(self.outputs)[role]

@@ -24,8 +24,9 @@ def evaluate_command(target: str, best: bool, as_json: bool, quiet: bool, **wish
     from bpc import api, trained
 
     weights: Path | None = None
-    Path(target).stat()  # what is neither a run nor a spec is said to be missing, no more
-    if best or not Path(target).is_file():
+    path = Path(target)
+    is_spec = path.is_file() or path.suffix in (".yaml", ".yml")
+    if best or not is_spec:
         found = trained.open_run(target, best=best, **wishes)
         net, weights = found.net, found.weights
     else:

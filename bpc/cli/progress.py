@@ -22,6 +22,9 @@ _MOST_METRICS = 4
 class SilentProgress:
     """Says nothing: for `--json` and `--quiet`."""
 
+    def on_wait(self, text: str) -> None:
+        """Called before something that takes long."""
+
     def on_start(self, facts: Mapping[str, Any]) -> None:
         """Called once, before the first step."""
 
@@ -44,9 +47,24 @@ class TableProgress(SilentProgress):
     def __init__(self) -> None:
         self._bar = StepBar() if sys.stderr.isatty() else None
         self._metrics: Sequence[str] = ()
+        self._waiting = False
+
+    def on_wait(self, text: str) -> None:
+        """Say on a terminal what is going on, until there is something else to say."""
+        if self._bar:
+            sys.stderr.write(f"{text} ...")
+            sys.stderr.flush()
+            self._waiting = True
+
+    def _end_wait(self) -> None:
+        if self._waiting:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+            self._waiting = False
 
     def on_start(self, facts: Mapping[str, Any]) -> None:
         """Say what runs where and how large it is."""
+        self._end_wait()
         self._metrics = facts.get("metrics", ("accuracy",))[:_MOST_METRICS]
         show(format_start(facts))
         show(format_header(self._metrics))
@@ -64,12 +82,14 @@ class TableProgress(SilentProgress):
 
     def on_note(self, text: str) -> None:
         """Print the note on stderr, where it does not disturb the table."""
+        self._end_wait()
         if self._bar:
             self._bar.hide()
         tell(f"note: {text}")
 
     def close(self) -> None:
         """Take the bar away."""
+        self._end_wait()
         if self._bar:
             self._bar.hide()
 

@@ -66,6 +66,7 @@ def train_command(
 
             net = api.compile(spec, **wishes)
             warnings = tell_warnings(net.lint(), as_json or quiet)
+            progress.on_wait("planning and compiling")
             results = net.train(
                 steps=steps, run_dir=run_dir, progress=progress, tensorboard=tensorboard
             )
@@ -76,6 +77,7 @@ def train_command(
             if context.get_parameter_source("device") is ParameterSource.DEFAULT:
                 wishes["device"] = None
             wishes |= {"progress": progress, "tensorboard": tensorboard}
+            progress.on_wait("planning and compiling")
             results = continued.resume(resume, spec=spec, steps=steps, allow=allow, **wishes)
     finally:
         progress.close()

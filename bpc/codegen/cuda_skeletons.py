@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from bpc.codegen.lines import Lines, offset, pointee, register, render_dim
 from bpc.codegen.parts import (
@@ -21,13 +22,14 @@ from bpc.codegen.parts import (
     scalar_holes,
     scalar_lines,
 )
-from bpc.kernel import CHUNK, Kernel, Operand, Store
+from bpc.kernel import CHUNK, Kernel, Operand, Reduction, Store
 from bpc.types import BIT, Rows, elements, extent, multiply
 
 WARP = 32
 _THREADS = {"flat": 256, "columns": 256, "scalar": WARP}
 _DEFAULT_THREADS = 128
 SLICE = 256  # rows that one warp of a sum over columns takes at a time (bpc_column_slice)
+_LONGEST_HELD, _MOST_HELD = 256, 64  # elements of a row, and registers of a thread, that hold it
 _BLOCK = 64  # rows and columns of the block of a product that one block computes
 
 
@@ -173,15 +175,72 @@ def _flat(kernel: Kernel) -> Holes:
     }
 
 
+@dataclass(slots=True)
+class _HeldLines(Lines):
+    """Lines of a kernel of rows that reads a short row once and keeps it in registers.
+
+    `spread`: the 32 lanes have elements of their own, not the halves of the warp the same ones.
+    """
+
+    held: frozenset[str] = frozenset()
+    spread: bool = False
+
+    def load(self, operand: Operand) -> str:
+        """Take an element out of the registers."""
+        if operand.label not in self.held:
+            return Lines.load(self, operand)
+        name = f"{operand.label}_held"
+        found = f"bpc_held({name}, k)" if self.spread else f"{name}[k]"
+        return f"const {register(operand.dtype)} {operand.label} = {found};"
+
+
 def _rows(kernel: Kernel) -> Holes:
-    lines = Lines(kernel)
     packed = [item for item in kernel.writes if item.dtype == BIT and item.level == "inner"]
     line = render_dim(packed[0].dims[-1] if packed else kernel.inner_dim)
+    held, plain = _held(kernel), Lines(kernel)
+    tensors = [
+        {
+            "label": item.label,
+            "type": register(item.dtype),
+            "load": plain.load(item).partition(" = ")[2],
+        }
+        for item in held
+    ]
+    names = frozenset(item.label for item in held)
     return {
-        **row_holes(kernel, lines),
-        **_bits(kernel, lines, inner_stores(kernel)),
+        **row_holes(kernel, _HeldLines(kernel, held=names)),
+        **_bits(kernel, _HeldLines(kernel, held=names, spread=True), inner_stores(kernel)),
         "line": line,
+        "held": {"tensors": tensors, "count": _held_elements(kernel)} if held else None,
     }
+
+
+def _held(kernel: Kernel) -> list[Operand]:
+    """What a thread can hold of a row that several reductions or loops of a kernel read.
+
+    Not where conditions are packed: there a thread makes eight neighbouring columns.
+    """
+    bits = any(item.dtype == BIT for item in (*kernel.reads, *kernel.writes))
+    if bits or not isinstance(kernel.inner_dim, int) or kernel.inner_dim > _LONGEST_HELD:
+        return []
+    lines = Lines(kernel)
+    blocks = [[item.source] for item in kernel.body if isinstance(item, Reduction)]
+    blocks.append([store.label for store in inner_stores(kernel)])
+    needed = [lines.closure(block) for block in blocks]
+    found, registers = [], 0
+    for item in kernel.reads:
+        taken = _held_elements(kernel) * (2 if item.dtype.bits == 64 else 1)
+        often = sum(item.label in labels for labels in needed) > 1
+        if item.level == "inner" and often and registers + taken <= _MOST_HELD:
+            found.append(item)
+            registers += taken
+    return found
+
+
+def _held_elements(kernel: Kernel) -> int:
+    """Elements of a row that a thread holds, for an even number of halves of the warp."""
+    assert isinstance(kernel.inner_dim, int)
+    return 2 * _ceil(kernel.inner_dim, WARP)
 
 
 def _chunks(kernel: Kernel) -> Holes:

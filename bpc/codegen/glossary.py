@@ -137,6 +137,17 @@ _HELPERS: tuple[Word, ...] = (
         "one warp reduces f(0) ... f(n - 1) in a fixed order; all lanes take part "
         "and get the result",
     ),
+    (
+        "bpc_held_sum, _max",
+        r"\bbpc_held_(sum|max)\b",
+        "the same for a row of n elements that lies in the warp's registers: x_held[k] is element "
+        "lane % bpc_lanes + bpc_lanes k (bpc_lanes is 16), in both halves of the warp",
+    ),
+    (
+        "bpc_held",
+        r"\bbpc_held\(",
+        "of these registers, element lane + bpc_warp k (bpc_warp is 32)",
+    ),
     ("bpc_serial_sum", r"\bbpc_serial_sum\b", "one thread adds n numbers in a fixed order"),
     (
         "bpc_gemm",

@@ -110,7 +110,7 @@ class Lines:
 
     def block(self, wanted: Iterable[str], level: str) -> list[str]:
         """Loads and statements of one level that the wanted labels need, in order."""
-        needed = self._closure(wanted)
+        needed = self.closure(wanted)
         lines = [
             self.load(operand)
             for label, operand in self.operands.items()
@@ -121,7 +121,7 @@ class Lines:
                 lines.extend(self.item(item))
         return lines
 
-    def _closure(self, wanted: Iterable[str]) -> set[str]:
+    def closure(self, wanted: Iterable[str]) -> set[str]:
         """The labels and everything they are computed from."""
         found: set[str] = set()
         pending = list(wanted)

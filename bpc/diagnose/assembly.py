@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from bpc.errors import Note, ToolError
-from bpc.runtime.sim.nvrtc import compile_nvrtc
+from bpc.runtime.sim.nvrtc import DETAILS, compile_nvrtc
 
 NO_DISASSEMBLER = "BPC0631"
 _TOOL = "nvdisasm"
@@ -56,7 +56,7 @@ def read_ptx(text: str, name: str, kernel: str, arch: str) -> list[Piece]:
     Raises:
         ToolError: NVRTC is missing or refuses the text.
     """
-    ptx = compile_nvrtc(text, arch, ("-lineinfo",), name).ptx
+    ptx = compile_nvrtc(text, arch, DETAILS, name).ptx
     assert ptx is not None
     files = {found[1]: found[2] for line in ptx.splitlines() if (found := _FILE.match(line))}
     return list(_split_ptx(_entry(ptx, kernel), files))
@@ -113,7 +113,7 @@ def read_sass(text: str, name: str, kernel: str, arch: str) -> list[Piece]:
         ToolError: NVRTC or the disassembler is missing, or one of them fails.
     """
     tool = find_disassembler()
-    cubin = compile_nvrtc(text, arch, ("-lineinfo",), name).cubin
+    cubin = compile_nvrtc(text, arch, DETAILS, name).cubin
     assert cubin is not None
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kernels.cubin"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from bpc.runtime.sim.nvrtc import ARCHITECTURES, compile_nvrtc
+from bpc.runtime.sim.nvrtc import ARCHITECTURES, DETAILS, compile_nvrtc
 
 _ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(\w+)'")
 _SPILL = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -35,11 +37,10 @@ def measure_resources(
     Raises:
         ToolError: NVRTC is missing or refuses the text.
     """
-    found: list[Resources] = []
-    for arch in architectures:
-        log = compile_nvrtc(text, arch, ("--ptxas-options=-v",), name).log
-        found.extend(_read_log(log, arch))
-    return tuple(found)
+    with ThreadPoolExecutor(min(len(architectures), os.cpu_count() or 1)) as pool:
+        made = pool.map(lambda arch: compile_nvrtc(text, arch, DETAILS, name), architectures)
+        logs = zip(architectures, [result.log for result in made], strict=True)
+    return tuple(item for arch, log in logs for item in _read_log(log, arch))
 
 
 def _read_log(log: str, arch: str) -> list[Resources]:

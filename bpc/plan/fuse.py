@@ -75,9 +75,9 @@ def _find_stored(grouping: Grouping) -> set[str]:
 
 def _name_apart(grouping: Grouping, kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
     """The kernels under names that differ."""
-    taken: list[str] = []
+    taken: dict[str, None] = {}
     for group, kernel in zip(grouping.groups, kernels, strict=True):
-        taken.append(distinguish(kernel.name, group.nodes[-1], taken))
+        taken[distinguish(kernel.name, group.nodes[-1], taken)] = None
     return tuple(replace(kernel, name=name) for kernel, name in zip(kernels, taken, strict=True))
 
 

@@ -10,7 +10,7 @@ the plan's decision, not an accident of grouping.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from bpc.expr import flops
@@ -30,7 +30,8 @@ _COSTLY_FLOPS = 30  # an element-wise value above this is computed once, not in 
 class Group:
     """Nodes of one kernel, in an order that can be executed; `inner` trailing axes belong to c.
 
-    `reads` are the leaves of its nodes, those among them that it makes itself included.
+    `reads` are the leaves of its nodes, those among them that it makes itself included; `turn`
+    grows along the groups.
     """
 
     skeleton: str
@@ -39,6 +40,7 @@ class Group:
     phase: str
     nodes: list[Node] = field(default_factory=list)
     reads: set[str] = field(default_factory=set)
+    turn: int = 0
     _made: set[str] = field(default_factory=set)
 
     def add(self, node: Node, leaves: Iterable[str]) -> None:
@@ -73,12 +75,20 @@ class Grouping:
     def __post_init__(self) -> None:
         self.values = self.graph.values()
         self.makers = self.graph.producers()
-        self.roots = {}
-        for node in self.graph.nodes:
-            if node.op == "reshape":
-                source = node.inputs[0]
-                self.roots[node.output.name] = self.roots.get(source, source)
+        self.roots = self.graph.views()
         self.deferred = _find_deferred(self.graph)
+
+    def append(self, group: Group) -> None:
+        """Make a group the last one."""
+        group.turn = self.groups[-1].turn + 1 if self.groups else 0
+        self.groups.append(group)
+
+    def after(self, group: Group | None) -> Iterator[Group]:
+        """The groups behind one (all, for None), the last first."""
+        for other in reversed(self.groups):
+            if group is not None and other.turn <= group.turn:
+                return
+            yield other
 
     def root(self, value: str) -> str:
         """The value whose storage a (view of a) value shows."""
@@ -161,7 +171,7 @@ def _part(grouping: Grouping) -> Grouping:
         if node.op not in VIRTUAL:
             group = _open(grouping, node)
             group.add(node, grouping.leaves(node))
-            grouping.groups.append(group)
+            grouping.append(group)
             grouping.home.update((value.name, group) for value in node.outputs)
     return grouping
 
@@ -171,8 +181,8 @@ def _part(grouping: Grouping) -> Grouping:
 
 def _find_deferred(graph: Graph) -> set[str]:
     """Element-wise values that are computed inside their readers."""
-    makers = graph.producers()
-    kept = {_follow(makers, name) for name in graph.kept()} | graph.kept()
+    views = graph.views()
+    kept = {views.get(name, name) for name in graph.kept()} | graph.kept()
     readers = graph.consumers()
     free = _free_scalars(graph)
     return {
@@ -182,12 +192,6 @@ def _find_deferred(graph: Graph) -> set[str]:
         and node.output.name not in kept
         and _may_defer(node, readers.get(node.output.name, []), free)
     }
-
-
-def _follow(makers: Mapping[str, Node], name: str) -> str:
-    while name in makers and makers[name].op == "reshape":
-        name = makers[name].inputs[0]
-    return name
 
 
 def _may_defer(node: Node, readers: list[Node], free: set[str]) -> bool:
@@ -241,7 +245,7 @@ def _find_group(grouping: Grouping, node: Node) -> Group:
     group = _find_existing(grouping, node)
     if group is None:
         group = _open(grouping, node)
-        grouping.groups.append(group)
+        grouping.append(group)
     return group
 
 
@@ -252,12 +256,10 @@ def _find_existing(grouping: Grouping, node: Node) -> Group | None:
     homes = {leaf: grouping.home[leaf] for leaf in grouping.leaves(node) if leaf in grouping.home}
     if _is_scalar(node):
         return _join_scalar(grouping, homes.values())
-    order = {id(group): k for k, group in enumerate(grouping.groups)}
-    latest = max(homes.values(), key=lambda group: order[id(group)], default=None)
+    latest = max(homes.values(), key=lambda group: group.turn, default=None)
     if latest and _fits(grouping, latest, node) and _same_time(grouping, latest, node):
         return latest
-    after = order[id(latest)] + 1 if latest else 0
-    return _find_sibling(grouping, node, grouping.groups[after:])
+    return _find_sibling(grouping, node, grouping.after(latest))
 
 
 def _is_scalar(node: Node) -> bool:
@@ -268,43 +270,34 @@ def _is_scalar(node: Node) -> bool:
 
 def _join_scalar(grouping: Grouping, homes: Iterable[Group]) -> Group | None:
     """The last scalar group, moved behind what the node reads if nobody read it yet."""
-    scalars = [group for group in grouping.groups if group.skeleton == "scalar"]
-    if not scalars:
-        return None
-    group = scalars[-1]
-    position = _position(grouping, group)
-    if all(_position(grouping, home) <= position for home in homes):
+    group = next((one for one in grouping.after(None) if one.skeleton == "scalar"), None)
+    if group is None or all(home.turn <= group.turn for home in homes):
         return group
-    later = grouping.groups[position + 1 :]
+    later = grouping.after(group)
     if any(map(group.makes, (leaf for other in later for leaf in other.reads))):
         return None
     grouping.groups.remove(group)
-    grouping.groups.append(group)
+    grouping.append(group)
     return group
-
-
-def _position(grouping: Grouping, group: Group) -> int:
-    return next(k for k, other in enumerate(grouping.groups) if other is group)
 
 
 def _same_time(grouping: Grouping, group: Group, node: Node) -> bool:
     """A backward node stays out of forward groups, unless only scalars were made since."""
     if group.phase == node.phase:
         return True
-    later = grouping.groups[_position(grouping, group) + 1 :]
     return all(
         elements(value.shape, 2) == 1
-        for other in later
+        for other in grouping.after(group)
         for made in other.nodes
         for value in made.outputs
         if value.name not in grouping.deferred
     )
 
 
-def _find_sibling(grouping: Grouping, node: Node, groups: list[Group]) -> Group | None:
-    """A later group over the same space that reads one of the same tensors."""
+def _find_sibling(grouping: Grouping, node: Node, groups: Iterable[Group]) -> Group | None:
+    """The first group over the same space that reads one of the same tensors."""
     mine = {leaf for leaf in grouping.leaves(node) if elements(grouping.values[leaf].shape, 2) > 1}
-    for group in reversed(groups):
+    for group in groups:
         alike = group.skeleton in ("flat", "rows") and group.phase == node.phase
         if alike and mine & group.reads and _fits(grouping, group, node):
             return group

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from bpc.ir import Node
 from bpc.plan.repeats import REPEAT, original
@@ -71,16 +71,15 @@ def name_kernel(nodes: Sequence[Node], skeleton: str) -> str:
     return shorten(f"{_parts(backward)}_{identifier(gradient)}")
 
 
-def distinguish(name: str, last: Node, taken: Iterable[str]) -> str:
+def distinguish(name: str, last: Node, taken: Container[str]) -> str:
     """The name, with the part of the layer that the kernel makes where the name is taken."""
-    used = set(taken)
-    if name not in used:
+    if name not in taken:
         return name
     part = original(last.name).removeprefix(last.scope).lstrip(".#")
     word = f"part{part}" if part.isdigit() else part
     longer = f"{name}_{identifier(word)}" if part and part != original(last.name) else name
     found, count = shorten(longer), 1
-    while found in used:
+    while found in taken:
         count += 1
         found = shorten(f"{longer}_{count}")
     return found

@@ -52,7 +52,8 @@ class Entry:
 
     def output_of(self, role: str) -> tuple[str, int]:
         """(value, offset) of an output."""
-        value = _root(self.graph, self.graph.output(role))
+        output = self.graph.output(role)
+        value = self.graph.views().get(output, output)
         return value, self.offsets[self.storage[value]]
 
 
@@ -133,7 +134,8 @@ def place_entry(
     storage = _assign_storage(graph, fused, persistent, rows)
     sizes = _sizes(fused, storage, persistent, rows)
     steps = tuple(_step(kernel, storage) for kernel in fused.kernels)
-    kept = {storage[_root(graph, value)] for _, value in graph.outputs}
+    roots = graph.views()
+    kept = {storage[roots.get(value, value)] for _, value in graph.outputs}
     buffers = _buffers(steps, sizes, set(persistent), kept)
     offsets = dict(fixed) | pack(buffers, ALIGNMENT, -(-base // ALIGNMENT) * ALIGNMENT)
     replayed = _replay(steps, sizes, offsets, persistent, kept)
@@ -141,13 +143,6 @@ def place_entry(
     return Entry(
         name, graph, fused.kernels, storage, offsets, sizes, barriers, steps, replayed
     )
-
-
-def _root(graph: Graph, name: str) -> str:
-    makers = graph.producers()
-    while name in makers and makers[name].op == "reshape":
-        name = makers[name].inputs[0]
-    return name
 
 
 # -- storages -------------------------------------------------------------------------------------
@@ -158,8 +153,9 @@ def _assign_storage(
 ) -> dict[str, str]:
     """Which storage holds each stored value."""
     storage = {name: name for name in persistent}
-    becoming = {_root(graph, value): state for state, value in graph.updates}
-    kept = {_root(graph, value) for _, value in graph.outputs}
+    roots = graph.views()
+    becoming = {roots.get(value, value): state for state, value in graph.updates}
+    kept = {roots.get(value, value) for _, value in graph.outputs}
     last = _last_readers(fused.kernels)
     _check_versions(graph, fused.kernels, becoming)
     for at, kernel in enumerate(fused.kernels):
@@ -336,8 +332,9 @@ def _placed(program: Program, entry: Entry) -> tuple[Placed, ...]:
         if node.phase == "forward"
         for value in node.outputs
     }
+    roots = entry.graph.views()
     backward = {
-        _root(entry.graph, name)
+        roots.get(name, name)
         for node in entry.graph.nodes
         if node.phase == "backward"
         for name in node.inputs
@@ -348,7 +345,7 @@ def _placed(program: Program, entry: Entry) -> tuple[Placed, ...]:
         kind = _KINDS.get(program.kinds[name], Kind.WORKSPACE)
         size = _plain_bytes(value, program.rows)
         tensors.append(Placed(name, kind, size, 0, max(count - 1, 0), program.offsets[name]))
-    kept = {entry.storage[_root(entry.graph, value)] for _, value in entry.graph.outputs}
+    kept = {entry.storage[roots.get(value, value)] for _, value in entry.graph.outputs}
     for buffer in _buffers(entry.steps, entry.sizes, set(program.persistent), kept):
         saved = buffer.name in forward and buffer.name in backward
         kind = Kind.SAVED if saved else Kind.WORKSPACE

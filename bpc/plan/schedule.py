@@ -79,18 +79,37 @@ class _Emitter:
 
     def _operand(self, name: str, phase: str, local: dict[str, str]) -> str:
         """The instance of a value to read now; free nodes are made anew, once per action."""
+        pending = [name]
+        while pending:
+            maker = self._free_maker(pending[-1])
+            missing = [
+                part
+                for part in (maker.inputs if maker and pending[-1] not in local else ())
+                if part not in local and self._free_maker(part)
+            ]
+            if missing:  # operands first; a long chain of them is no reason to recurse
+                pending += reversed(missing)
+                continue
+            made = pending.pop()
+            if maker and made not in local:
+                inputs = tuple(self._instance(part, local) for part in maker.inputs)
+                count = self.uses[maker.name] = self.uses.get(maker.name, 0) + 1
+                suffix = "" if count == 1 else f"{REPEAT}{count}"
+                self._append(maker, inputs, suffix, phase)
+                local[made] = made + suffix
+        return self._instance(name, local)
+
+    def _free_maker(self, name: str) -> Node | None:
+        """The node that makes a value, if that may be made anew anywhere."""
+        maker = self.makers.get(name)
+        free = maker is not None and maker.phase == "forward" and maker.name in self.chain.free
+        return maker if free else None
+
+    def _instance(self, name: str, local: dict[str, str]) -> str:
         maker = self.makers.get(name)
         if maker is None or maker.phase != "forward":
             return name
-        if maker.name not in self.chain.free:
-            return self.newest[name]
-        if name not in local:
-            inputs = tuple(self._operand(part, phase, local) for part in maker.inputs)
-            count = self.uses[maker.name] = self.uses.get(maker.name, 0) + 1
-            suffix = "" if count == 1 else f"{REPEAT}{count}"
-            self._append(maker, inputs, suffix, phase)
-            local[name] = name + suffix
-        return local[name]
+        return local[name] if maker.name in self.chain.free else self.newest[name]
 
     def _append(self, node: Node, inputs: tuple[str, ...], suffix: str, phase: str) -> None:
         outputs = tuple(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 from bpc.errors import Note, ToolError
 from bpc.types import format_bytes
 
@@ -13,6 +15,7 @@ TEXT_REFUSED = "BPC0644"
 CALL_FAILED = "BPC0645"
 CHOICES_UNFIT = "BPC0646"
 
+INSTALL = 'pip install "bpc[cuda13]", or "bpc[cuda12]" for drivers older than 580'
 ELSEWHERE = "`--device cpu` or `--device sim` runs the same program without a GPU"
 _MOST_LINES = 5
 
@@ -25,13 +28,14 @@ def _tool_error(code: str, message: str, help: str, notes: tuple[str, ...] = ())
 
 def no_driver() -> ToolError:
     """The machine has no NVIDIA driver."""
-    return _tool_error(NO_DRIVER, "no NVIDIA driver was found", f"install the driver; {ELSEWHERE}")
+    notes = () if find_spec("cupy") else (f"CuPy is not installed either: {INSTALL}",)
+    help = f"install the driver; {ELSEWHERE}"
+    return _tool_error(NO_DRIVER, "no NVIDIA driver was found", help, notes)
 
 
 def no_cupy(cause: str) -> ToolError:
     """CuPy is not installed, or cannot be imported."""
-    help = 'pip install "bpc[cuda13]", or "bpc[cuda12]" for drivers older than 580'
-    return _tool_error(NO_CUPY, "CuPy cannot be imported", help, (cause,))
+    return _tool_error(NO_CUPY, "CuPy cannot be imported", INSTALL, (cause,))
 
 
 def no_gpu(cause: str) -> ToolError:

@@ -89,6 +89,10 @@
 //                               the end are left out
 //   bpc_row_sum, _max           one warp reduces f(0) ... f(n - 1) in a fixed order; all lanes
 //                               take part and get the result
+//   bpc_held_sum, _max          the same for a row of n elements that lies in the warp's
+//                               registers: x_held[k] is element lane % bpc_lanes + bpc_lanes k
+//                               (bpc_lanes is 16), in both halves of the warp
+//   bpc_held                    of these registers, element lane + bpc_warp k (bpc_warp is 32)
 //   bpc_serial_sum              one thread adds n numbers in a fixed order
 //   bpc_gemm                    one block makes 64 x 64 sums, each one chain of fused multiply-
 //                               adds over ascending k, and hands each thread's to the function
@@ -277,22 +281,31 @@ static __device__ void loss_cross_entropy_with_gradient_rows(
   const double control_scale = bpc_load(control_scale_in, 0);
   const double control_divisor = bpc_load(control_divisor_in, 0);
   const float loss_seed = float(control_scale / control_divisor);  // loss gradient, specs/digits_mlp.yaml:24
+  // the row is read once: each thread holds elements lane % 16 + 16 k of it, both halves the same
+  float linear3_held[2] = {};
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    const bpc_index c = lane % bpc_lanes + k * bpc_lanes;
+    if (c < 10) {
+      linear3_held[k] = bpc_load(linear3_in, r * 10 + c);
+    }
+  }
   const int64_t target = bpc_load(target_in, r);
   // max over the row, specs/digits_mlp.yaml:24
-  const float loss_part2 = (bpc_row_max<float>(10, [&](bpc_index c) {
-    const float linear3 = bpc_load(linear3_in, r * 10 + c);
+  const float loss_part2 = (bpc_held_max<float, 10>([&](bpc_index c, int k) {
+    const float linear3 = linear3_held[k];
     return float(linear3);
   }));
   // sum over the row, specs/digits_mlp.yaml:24
-  const float loss_sum = (bpc_row_sum<float>(10, [&](bpc_index c) {
-    const float linear3 = bpc_load(linear3_in, r * 10 + c);
+  const float loss_sum = (bpc_held_sum<float, 10>([&](bpc_index c, int k) {
+    const float linear3 = linear3_held[k];
     const float loss_exp = bpc_exp(linear3 - loss_part2);  // loss (cross entropy), specs/digits_mlp.yaml:24
     return float(loss_exp);
   }));
   const float loss_part3 = bpc_log(loss_sum);  // loss (cross entropy), specs/digits_mlp.yaml:24
   // sum over the row, specs/digits_mlp.yaml:24
-  const float loss_picked = (bpc_row_sum<float>(10, [&](bpc_index c) {
-    const float linear3 = bpc_load(linear3_in, r * 10 + c);
+  const float loss_picked = (bpc_held_sum<float, 10>([&](bpc_index c, int k) {
+    const float linear3 = linear3_held[k];
     const int64_t loss_column_2 = c;
     // loss (cross entropy), specs/digits_mlp.yaml:24
     const float loss_chosen = ((float(loss_column_2)) == (float(target)) ? linear3 - loss_part2 : 0.0f);
@@ -304,14 +317,18 @@ static __device__ void loss_cross_entropy_with_gradient_rows(
     bpc_store(loss_part3_out, r, loss_part3);
     bpc_store(loss_picked_out, r, loss_picked);
   }
-  for (bpc_index c = lane; c < 10; c += bpc_warp) {
-    const float linear3 = bpc_load(linear3_in, r * 10 + c);
-    const int64_t loss_column_2 = c;
-    // loss (cross entropy) gradient, specs/digits_mlp.yaml:24
-    const float d_linear3 = loss_seed
-        * (bpc_exp(linear3 - loss_part2 - loss_part3)
-        - ((float(loss_column_2)) == (float(target)) ? 1.0f : 0.0f));
-    bpc_store(d_linear3_out, r * 10 + c, d_linear3);
+#pragma unroll
+  for (int k = 0; k < 1; ++k) {
+    const bpc_index c = lane + k * bpc_warp;
+    if (c < 10) {
+      const float linear3 = bpc_held(linear3_held, k);
+      const int64_t loss_column_2 = c;
+      // loss (cross entropy) gradient, specs/digits_mlp.yaml:24
+      const float d_linear3 = loss_seed
+          * (bpc_exp(linear3 - loss_part2 - loss_part3)
+          - ((float(loss_column_2)) == (float(target)) ? 1.0f : 0.0f));
+      bpc_store(d_linear3_out, r * 10 + c, d_linear3);
+    }
   }
 }
 
@@ -1160,21 +1177,30 @@ static __device__ void loss_cross_entropy_rows(
   const bpc_index r = bpc_index(block) * (128 / bpc_warp) + threadIdx.x / bpc_warp;
   if (r >= rows) return;  // the whole warp: one warp computes one row
   const int lane = threadIdx.x % bpc_warp;
+  // the row is read once: each thread holds elements lane % 16 + 16 k of it, both halves the same
+  float linear3_held[2] = {};
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    const bpc_index c = lane % bpc_lanes + k * bpc_lanes;
+    if (c < 10) {
+      linear3_held[k] = bpc_load(linear3_in, r * 10 + c);
+    }
+  }
   const int64_t target = bpc_load(target_in, r);
   // max over the row, specs/digits_mlp.yaml:24
-  const float loss_part2 = (bpc_row_max<float>(10, [&](bpc_index c) {
-    const float linear3 = bpc_load(linear3_in, r * 10 + c);
+  const float loss_part2 = (bpc_held_max<float, 10>([&](bpc_index c, int k) {
+    const float linear3 = linear3_held[k];
     return float(linear3);
   }));
   // sum over the row, specs/digits_mlp.yaml:24
-  const float loss_sum = (bpc_row_sum<float>(10, [&](bpc_index c) {
-    const float linear3 = bpc_load(linear3_in, r * 10 + c);
+  const float loss_sum = (bpc_held_sum<float, 10>([&](bpc_index c, int k) {
+    const float linear3 = linear3_held[k];
     const float loss_exp = bpc_exp(linear3 - loss_part2);  // loss (cross entropy), specs/digits_mlp.yaml:24
     return float(loss_exp);
   }));
   // sum over the row, specs/digits_mlp.yaml:24
-  const float loss_picked = (bpc_row_sum<float>(10, [&](bpc_index c) {
-    const float linear3 = bpc_load(linear3_in, r * 10 + c);
+  const float loss_picked = (bpc_held_sum<float, 10>([&](bpc_index c, int k) {
+    const float linear3 = linear3_held[k];
     const int64_t loss_column = c;
     // loss (cross entropy), specs/digits_mlp.yaml:24
     const float loss_chosen = ((float(loss_column)) == (float(target)) ? linear3 - loss_part2 : 0.0f);

@@ -171,7 +171,7 @@ WRITERS = {
 @pytest.mark.parametrize("name", WRITERS)
 def test_places_that_nothing_can_be_written_to(name: str, run: Any) -> None:
     api.compile("net.yaml", device="reference").train(run_dir="run")
-    ending = {"graph": ".dot", "predict": ".npy"}.get(name, "")
+    ending = {"graph": ".dot", "predict": ".npy", "export": ".safetensors"}.get(name, "")
     places = [f"file/below{ending}"]
     if os.path.isdir("/proc/self"):
         places.append(f"/proc/none/x{ending}")

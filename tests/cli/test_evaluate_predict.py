@@ -122,7 +122,8 @@ def test_a_spec_is_evaluated_with_its_initial_weights(bpc: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("evaluate", "nothing"), "bpc: nothing: No such file or directory"),
+        (("evaluate", "nothing"), "nothing: there is no such run"),
+        (("evaluate", "nothing.yaml"), "there is no file 'nothing.yaml'"),
         (("evaluate", "dead"), "dead has no weights: the run neither ended nor wrote a checkpoint"),
         (("evaluate", "dead", "--best"), "dead has no best model"),
         (("evaluate", "."), "is not the folder of a run: it has no spec.resolved.yaml"),

@@ -12,7 +12,7 @@ VALUES = r"(?:bpc_index|int64_t|int|unsigned|float|double|Acc|T|bool)"
 INDEXED = ("bpc_load", "bpc_store", "bpc_bit_load")  # calls whose second argument is an index
 COUNTED = (  # calls all of whose plain arguments are places, counts or strides
     *("bpc_is_whole", "bpc_load_pack", "bpc_store_pack", "bpc_row_sum", "bpc_row_max"),
-    *("bpc_warp_reduce", "bpc_serial_sum", "bpc_find_part", "atomicInc", "bpc_gemm"),
+    *("bpc_held", "bpc_warp_reduce", "bpc_serial_sum", "bpc_find_part", "atomicInc", "bpc_gemm"),
     *("bpc_conv_forward", "bpc_conv_input_gradient", "bpc_conv_weight_gradient", "store"),
 )
 

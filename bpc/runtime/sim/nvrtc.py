@@ -26,6 +26,10 @@ FLAGS = ("--std=c++17", "--fmad=false", "--ftz=true")
 
 ARCHITECTURES = ("sm_75", "sm_90", "sm_100")
 
+DETAILS = ("-lineinfo", "--ptxas-options=-v")
+"""Lines of the source in PTX and machine code, and what kernels take in the log: one compilation
+serves all who read any of these."""
+
 _MESSAGE = re.compile(
     r"^(?P<file>.*?)\((?P<line>\d+)\): (?P<severity>error|warning)[^:]*: (?P<text>.*)$"
 )

@@ -213,6 +213,7 @@ def _read_kernel(
 ) -> Kernel:
     arrays: list[tuple[str, Array]] = []
     body: list[Statement] = []
+    line, counted = 1, 0
     for part in _PART.finditer(text, start, end):
         if part["location"]:
             lines.move(part["location"])
@@ -221,7 +222,8 @@ def _read_kernel(
         elif part["label"]:
             body.append(Label(part["label"]))
         else:
-            line = text.count("\n", 0, part.start("text")) + 1
+            line += text.count("\n", counted, part.start("text"))
+            counted = part.start("text")
             statement = part["text"].strip()
             array = _ARRAY.match(statement)
             if array:

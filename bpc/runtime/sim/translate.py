@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from bpc.runtime.sim.emit import Names, Use, identifier, literal, unknown_form
 from bpc.runtime.sim.forms import CPP_TYPES, find_form
-from bpc.runtime.sim.nvrtc import compile_nvrtc
+from bpc.runtime.sim.nvrtc import DETAILS, compile_nvrtc
 from bpc.runtime.sim.ptx import (
     Array,
     Chain,
@@ -43,7 +43,7 @@ def translate_cuda(text: str, arch: str, name: str) -> KernelText:
     Raises:
         ToolError: NVRTC is missing or refuses the text, or its PTX has an unknown form.
     """
-    result = compile_nvrtc(text, arch, ("-lineinfo",), name)
+    result = compile_nvrtc(text, arch, DETAILS, name)
     assert result.ptx is not None
     shift = cell_shift(strip_comments(text))
     return replace(translate_ptx(result.ptx, name), cell_shift=shift)

@@ -77,6 +77,17 @@ struct bpc_max_rule {
   }
 };
 
+// The numbers that 16 lanes hold, folded by halves; both halves of the warp do the same.
+template <class Rule, class T> BPC_DEVICE T bpc_fold_lanes(T mine) {
+  const int lane = threadIdx.x % bpc_lanes;
+#pragma unroll
+  for (int step = bpc_lanes / 2; step > 0; step /= 2) {
+    const T other = __shfl_xor_sync(bpc_full_mask, mine, step);
+    mine = (lane & step) ? Rule::combine(other, mine) : Rule::combine(mine, other);
+  }
+  return mine;
+}
+
 // One warp reduces f(0), f(1), ... f(n - 1) in a fixed order: element j of a slice of
 // bpc_row_slice goes to lane j % 16 (both halves of the warp do the same work, so that bits are
 // those of 16 lanes), lanes fold by halves, slices follow in order. Every thread of the warp takes
@@ -89,12 +100,7 @@ BPC_DEVICE T bpc_warp_reduce(bpc_index n, F&& f) {
     const bpc_index end = n - slice < bpc_row_slice ? n : slice + bpc_row_slice;
     T mine = Rule::template neutral<T>();
     for (bpc_index j = slice + lane; j < end; j += bpc_lanes) mine = Rule::combine(mine, T(f(j)));
-#pragma unroll
-    for (int step = bpc_lanes / 2; step > 0; step /= 2) {
-      const T other = __shfl_xor_sync(bpc_full_mask, mine, step);
-      mine = (lane & step) ? Rule::combine(other, mine) : Rule::combine(mine, other);
-    }
-    total = Rule::combine(total, mine);
+    total = Rule::combine(total, bpc_fold_lanes<Rule>(mine));
   }
   return total;
 }
@@ -103,6 +109,29 @@ template <class T, class F> BPC_DEVICE T bpc_row_sum(bpc_index n, F&& f) {
 }
 template <class T, class F> BPC_DEVICE T bpc_row_max(bpc_index n, F&& f) {
   return bpc_warp_reduce<T, bpc_max_rule>(n, f);
+}
+
+// The same sums for a short row of n elements that stays in registers: f(j, k) is the element
+// j = lane % 16 + 16 k, which the thread holds as number k of its own.
+template <class T, class Rule, int n, class F> BPC_DEVICE T bpc_warp_reduce_held(F&& f) {
+  static_assert(n <= bpc_row_slice, "one slice");
+  T mine = Rule::template neutral<T>();
+#pragma unroll
+  for (int k = 0; k * bpc_lanes < n; ++k) {
+    const int j = threadIdx.x % bpc_lanes + k * bpc_lanes;
+    if (j < n) mine = Rule::combine(mine, T(f(j, k)));
+  }
+  return Rule::combine(Rule::template neutral<T>(), bpc_fold_lanes<Rule>(mine));
+}
+template <class T, int n, class F> BPC_DEVICE T bpc_held_sum(F&& f) {
+  return bpc_warp_reduce_held<T, bpc_sum_rule, n>(f);
+}
+template <class T, int n, class F> BPC_DEVICE T bpc_held_max(F&& f) {
+  return bpc_warp_reduce_held<T, bpc_max_rule, n>(f);
+}
+// Element lane + 32 k of such a row, for all 32 lanes: even ones lie in the lower half of the warp.
+template <class T, int count> BPC_DEVICE T bpc_held(const T (&held)[count], int k) {
+  return threadIdx.x % bpc_warp < bpc_lanes ? held[2 * k] : held[2 * k + 1];
 }
 
 // A few partial results in order, by one thread: slices of bpc_column_slice, then their sums.
