@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 
 from bpc.data.describe import SOURCES, describe
 from bpc.errors import DataError, Note, Span, SpecError
@@ -98,7 +99,7 @@ def read_data(scope: Scope, entry: Entry | None) -> DataSpec | None:
     if not isinstance(source, Scalar) or not isinstance(source.value, str):
         return None
     if source.text not in SOURCES:
-        help = suggest(source.text, SOURCES)
+        help = _name_apart(source.text) or suggest(source.text, SOURCES)
         message = f"there is no data source {show(source.text)}"
         scope.errors.add(codes.NOT_A_CHOICE, message, source.span, help=help)
         return None
@@ -106,6 +107,15 @@ def read_data(scope: Scope, entry: Entry | None) -> DataSpec | None:
     if len(scope.errors.found) > before or section is None:
         return None
     return _make_data(scope, section, options, table, entry.key_span)
+
+
+_ENDINGS = {".csv": "csv", ".npz": "npz", ".txt": "text"}
+
+
+def _name_apart(text: str) -> str | None:
+    """What to write for a file in the place of the kind of data."""
+    kind = _ENDINGS.get(PurePath(text).suffix.lower())
+    return f"name the file apart: {{source: {kind}, file: {text}}}" if kind else None
 
 
 def _read_source(scope: Scope, source: str, own: Table, span: Span) -> Options:

@@ -93,6 +93,19 @@ def test_a_function_for_many_tensors_speaks_of_none_of_them() -> None:
         assert f"adam_{tensor} [" in text.partition("__global__")[0].replace("\n//  ", "")
 
 
+@pytest.mark.parametrize("name", ["digits_mlp", "small_conv"])
+def test_softmax_and_cross_entropy_read_and_write_a_row_once(name: str) -> None:
+    source = source_of(name)
+    function = source.function("loss_cross_entropy_with_gradient_rows")
+    logits = re.search(r"(\w+)_in,\n *const int64_t\* target_in", function.text)
+    assert logits is not None
+    code = re.sub(r"//[^\n]*", "", function.text)
+    assert len(re.findall(rf"\b{logits[1]}_in\b", code)) == 2  # the parameter and one load
+    assert len(re.findall(rf"bpc_store\(d_{logits[1]}_out", code)) == 1
+    loads = [line for line in code.splitlines() if f"bpc_load({logits[1]}_in" in line]
+    assert loads and "_held[k] = " in loads[0]
+
+
 def lines_of(text: str, name: str) -> Iterator[tuple[str, int, str]]:
     """(file, line, text) as a compiler counts."""
     file, number = name, 1

@@ -56,6 +56,33 @@ def test_conditions_in_lines_that_are_no_whole_bytes(tmp_path: Path) -> None:
     assert result["findings"] == [] and result["spilling"] == []
 
 
+HELD = """\
+bpc: 1
+data: {{source: synthetic, shape: [6], classes: 33, rows: 20, test_rows: 4, batch: 20}}
+model:
+  - linear: 16
+  - softmax
+  - linear: 17
+  - layernorm
+  - linear: 256
+  - log_softmax
+  - linear: 257
+  - softmax
+  - linear: 33
+loss: cross_entropy
+train: {{lr: 1e-3, steps: 3, precision: {precision}}}
+"""
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp64", "bf16"])
+def test_rows_in_registers_of_every_width(precision: str, tmp_path: Path) -> None:
+    """One element, a half of the warp, a whole one, the longest that is held, and one more."""
+    spec = tmp_path / "held.yaml"
+    spec.write_text(HELD.format(precision=precision))
+    result = check(spec)
+    assert result["findings"] == [] and result["spilling"] == []
+
+
 def test_the_command_says_what_it_saw(capsys: pytest.CaptureFixture[str]) -> None:
     spec = str(ROOT / "specs" / "worked" / "neuron.yaml")
     assert main(["check", spec, "--kernels", "--json"]) == 0

@@ -55,8 +55,11 @@ class Toolchain:
 
 
 @cache
-def find_toolchain() -> Toolchain:
+def find_toolchain(instead: str = "; `--device reference` needs none") -> Toolchain:
     """The compiler that CXX names, else g++, clang++ or c++.
+
+    Args:
+        instead: what help says could be done without a compiler.
 
     Raises:
         ToolError: none of them is installed.
@@ -72,7 +75,7 @@ def find_toolchain() -> Toolchain:
         NO_COMPILER,
         f"no C++ compiler: {', '.join(names)} not found",
         None,
-        help="install g++ or clang++, or name one in CXX; `--device reference` needs none",
+        help=f"install g++ or clang++, or name one in CXX{instead}",
     )
 
 

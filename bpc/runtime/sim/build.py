@@ -73,7 +73,7 @@ def find_gcc() -> Toolchain:
             None,
             help="use `--device cpu`, which runs everywhere",
         )
-    toolchain = find_toolchain()
+    toolchain = find_toolchain(instead="")
     if "++" not in Path(toolchain.command).name or "clang" in toolchain.version:
         raise ToolError.at(
             UNSUPPORTED,
