@@ -124,11 +124,11 @@ def format_results(results: Results, quiet: bool) -> list[str]:
     """A line a kernel, then what was found."""
     kernels: Sequence[Results] = results["kernels"]
     lines = [] if quiet else table(_HEADER, [_format_kernel(k) for k in kernels], left=(0, 1, 8))
+    shown: list[str] = []
     for finding in results["findings"]:
-        places = ", ".join(f"{p['file']}:{p['line']}" for p in finding["places"])
-        lines.append(f"{finding['function']} ({finding['entry']}, {finding['run']}), from {places}")
-        lines.append(f"  nodes {', '.join(finding['nodes'])}")
-        lines.append(f"  {finding['text']}")
+        head = _format_head(finding)
+        lines += [*([] if head == shown else head), f"  {finding['text']}"]
+        shown = head
     lines.extend(f"{text}: registers spill to local memory" for text in results["spilling"])
     bad = sum(not kernel["ok"] for kernel in kernels)
     told = "all sound" if not bad else f"{bad} at fault"
@@ -136,6 +136,13 @@ def format_results(results: Results, quiet: bool) -> list[str]:
     rows = f"{', '.join(others)} and {last}" if others else last
     lines.append(f"{count_of(len(kernels), 'kernel')} on batches of {rows} rows: {told}")
     return lines
+
+
+def _format_head(finding: Results) -> list[str]:
+    """The kernel, how it ran, its lines of the spec, its nodes: once for all found in one run."""
+    places = ", ".join(f"{place['file']}:{place['line']}" for place in finding["places"])
+    where = f"{finding['function']} ({finding['entry']}, {finding['run']}), from {places}"
+    return [where, f"  nodes {', '.join(finding['nodes'])}"]
 
 
 def _format_kernel(kernel: Results) -> Sequence[str]:

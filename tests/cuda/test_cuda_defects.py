@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,15 @@ def test_nothing_is_found_in_the_unchanged_text(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_planted_defect_is_found_in_ptx(monkeypatch: pytest.MonkeyPatch) -> None:
     findings = found_after(monkeypatch, *DEFECTS["no barrier after loading tiles"], "ptx")
-    assert any("RACE" in item["text"] for item in findings)
+    races = [item for item in findings if "RACE" in item["text"]]
+    assert races
+    access = r"by thread \d+ of block \d+ at \S+:\d+"
+    for item in races:  # who, and both lines; the kernel, its node and its line of the spec
+        assert re.search(rf"{access}.*; unordered with \w+ {access}", item["text"])
+        assert item["function"].startswith("linear1")
+        assert [place["line"] for place in item["places"]] == [12]
+    made = {item["nodes"][0] for item in races}
+    assert made >= {"linear1", "d_flatten1", "d_linear1.weight"}
 
 
 def test_a_run_says_what_it_was() -> None:
