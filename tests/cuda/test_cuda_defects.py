@@ -20,7 +20,7 @@ OPTIONS = LaunchOptions(order="reverse", seconds=20.0, max_accesses=50_000_000)
 
 DEFECTS = {
     "a row too many": ("if (r >= rows) return;", "if (r > rows) return;"),
-    "a column too few": ("c += bpc_warp", "c += bpc_warp + 1"),
+    "a column too few": ("c = lane + k * bpc_warp", "c = lane + 1 + k * bpc_warp"),
     "a swapped stride": ("r * 10 + c", "r + c * 10"),
     "a guard dropped": ("if (slot == 0 && c < 10)", "if (c < 10)"),
     "an element too many": ("_pack, all - c0);", "_pack, all - c0 + 1);"),
