@@ -133,8 +133,8 @@ def format_results(results: Results, quiet: bool) -> list[str]:
     bad = sum(not kernel["ok"] for kernel in kernels)
     told = "all sound" if not bad else f"{bad} at fault"
     *others, last = map(str, results["rows"])
-    rows = f"{', '.join(others)} and {last}" if others else last
-    lines.append(f"{count_of(len(kernels), 'kernel')} on batches of {rows} rows: {told}")
+    batches = f"batches of {', '.join(others)} and {last} rows" if others else "a batch of 1 row"
+    lines.append(f"{count_of(len(kernels), 'kernel')} on {batches}: {told}")
     return lines
 
 

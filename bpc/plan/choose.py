@@ -95,16 +95,22 @@ class _Search:
     graphs: Mapping[str, Graph]
     rows: int
     chains: dict[str, Chain] = field(init=False)
-    plans: tuple[ChainPlan, ...] = field(init=False)
     tried: dict[int, Program] = field(init=False)
+    _plans: tuple[ChainPlan, ...] | None = None
 
     def __post_init__(self) -> None:
         self.chains = {
             name: find_chain(self.graphs[name], self.rows) for name in STEPS if name in self.graphs
         }
-        first = next(iter(self.chains.values()), None)
-        self.plans = pareto(first.segments) if first and len(first.segments) > 1 else ()
         self.tried = {}
+
+    @property
+    def plans(self) -> tuple[ChainPlan, ...]:
+        """All plans of the chain; found on first use, since it takes long for deep networks."""
+        if self._plans is None:
+            first = next(iter(self.chains.values()), None)
+            self._plans = pareto(first.segments) if first and len(first.segments) > 1 else ()
+        return self._plans
 
     def program(self, index: int) -> Program:
         """The program of one plan; its estimated peak rises with the index, its cost falls."""

@@ -17,6 +17,9 @@ from bpc.plan.groups import PRODUCTS, Group, Grouping, form_groups
 from bpc.plan.model import Saving, Segment
 from bpc.types import elements, nbytes
 
+MOST_SEGMENTS = 128
+"""Neighbouring parts of longer chains are kept or repeated together."""
+
 
 @dataclass(frozen=True, slots=True)
 class Chain:
@@ -40,7 +43,7 @@ def find_chain(graph: Graph, rows: int) -> Chain:
     """The segments of a joint graph of primitives; a graph without cuts is a single segment."""
     grouping = form_groups(graph)
     forward = [group for group in grouping.groups if group.phase == "forward"]
-    bounds, cuts = _find_cuts(grouping, forward)
+    bounds, cuts = _thin_out(*_find_cuts(grouping, forward))
     parts = [forward[a:b] for a, b in pairwise(bounds)]
     position = {node.name: k for k, node in enumerate(graph.nodes)}
     placed = [_own_nodes(grouping, part, position) for part in parts]
@@ -77,6 +80,17 @@ def _find_cuts(
             bounds.append(index)
             cuts.append(crossing[0])  # type: ignore[arg-type]
     return [*bounds, len(groups)], tuple(cuts)
+
+
+def _thin_out(
+    bounds: list[int], cuts: tuple[str | None, ...]
+) -> tuple[list[int], tuple[str | None, ...]]:
+    """Every k-th cut where there are many: the search takes the cube of their number.
+
+    Equal layers stay equal segments, which the search solves once.
+    """
+    step = -(-len(cuts) // MOST_SEGMENTS)
+    return [*bounds[:-1:step], bounds[-1]], cuts[::step]
 
 
 def _stored_reads(grouping: Grouping, node: Node) -> Iterator[str]:

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 import bpc
+from bpc.plan.segments import MOST_SEGMENTS, find_chain
+from bpc.runtime.cpu.build import plan
 
 SPEC = """\
 bpc: 1
@@ -27,3 +29,15 @@ def test_a_value_that_every_layer_reads_twice(layer: str, tmp_path: Path) -> Non
     net = bpc.compile(path, device="reference")
     facts = net.plan_memory()
     assert facts["planned_peak_bytes"] >= facts["least_feasible_bytes"] > 0
+
+
+def test_parts_of_a_long_chain_are_kept_together(tmp_path: Path) -> None:
+    """150 layers are searched in at most 128 parts, and a budget may still repeat most of them."""
+    path = tmp_path / "net.yaml"
+    text = SPEC.format(layers=150, layer="linear: 4, relu")
+    path.write_text(text.replace("rows: 8", "rows: 512").replace("batch: 4", "batch: 512"))
+    net = bpc.compile(path, device="reference")
+    chain = find_chain(plan(net.entries).program.entries["micro_step"].graph, 512)
+    assert MOST_SEGMENTS / 2 < len(chain.segments) <= MOST_SEGMENTS
+    facts = net.plan_memory()
+    assert facts["least_feasible_bytes"] < facts["planned_peak_bytes"] / 2
