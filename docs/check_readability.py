@@ -89,10 +89,19 @@ def compare(expected: Mapping[str, Answer], given: Mapping[str, Answer]) -> Iter
     for kernel, answers in expected.items():
         for question in QUESTIONS:
             found = given.get(kernel, {}).get(question)
+            if question in ("reads", "writes"):
+                found = _by_name(found)
             if _plain(answers[question]) != _plain(found):
                 yield Wrong(kernel, question, answers[question], found)
     for kernel in given.keys() - expected.keys():
         yield Wrong(kernel, "kernel", None, kernel)
+
+
+def _by_name(value: object) -> object:
+    """Tensors as an object of types by name, if they came as a list of `name type`."""
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return {name: kind for name, _, kind in (item.partition(" ") for item in value)}
+    return value
 
 
 def _plain(value: object) -> object:

@@ -141,12 +141,14 @@ _HELPERS: tuple[Word, ...] = (
         "bpc_held_sum, _max",
         r"\bbpc_held_(sum|max)\b",
         "the same for a row of n elements that lies in the warp's registers: x_held[k] is element "
-        "lane % bpc_lanes + bpc_lanes k (bpc_lanes is 16), in both halves of the warp",
+        "lane % bpc_lanes + bpc_lanes k (bpc_lanes is 16), the same in both halves of the warp; "
+        "elements from n on are left out",
     ),
     (
         "bpc_held",
         r"\bbpc_held\(",
-        "of these registers, element lane + bpc_warp k (bpc_warp is 32)",
+        "of these registers, element lane + bpc_warp k (bpc_warp is 32): x_held[2 k] in the lower "
+        "half of the warp, x_held[2 k + 1] in the upper",
     ),
     ("bpc_serial_sum", r"\bbpc_serial_sum\b", "one thread adds n numbers in a fixed order"),
     (
@@ -231,7 +233,8 @@ def kept_lines(entry: Entry, program: Program) -> list[str]:
         f"{value} as {home}" + (f" ({count} tensors)" if count > 1 else "")
         for (value, home), count in pairs.items()
     ]
-    given = [f"{value} as {role}" for role, value in entry.graph.outputs]
+    views = entry.graph.views()
+    given = [f"{views.get(value, value)} as {role}" for role, value in entry.graph.outputs]
     return [*list_after("   keeps   ", words), *list_after("   gives   ", given)]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from bpc.codegen.lines import structure
 from bpc.codegen.parts import UPDATES, unique_by_name
 from bpc.errors import Span
 from bpc.expr import render_formula
@@ -53,12 +54,15 @@ def describe_joined(
         served: all kernels that the function serves.
     """
     made = {operand.value for kernel in served for operand in kernel.writes}
+    alike = [kernel for kernel in served if structure(kernel) == structure(first[0])]
+    count = len(unique_by_name(alike))
     reads = [o for kernel in first for o in kernel.reads if o.value not in made]
     writes = [o for kernel in first for o in kernel.writes]
     tails = zip(names[1:], parts[1:], strict=True)
     return [
         f"every block runs {names[0]}; the block that finishes last goes on:",
         *list_after("then  ", (f"{name} ({name_tail(kernel)})" for name, kernel in tails)),
+        *([f"of {names[0]}, the first of {count} that it serves:"] if count > 1 else []),
         *_tensors("reads ", reads, False),
         *_tensors("writes", writes, False),
         *list_after("nodes ", dict.fromkeys(node for kernel in first for node in kernel.nodes)),

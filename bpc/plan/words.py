@@ -10,7 +10,7 @@ _WORDS = {
     "unscale": "turns kept gradients into those of the mean loss, without scale",
     "norm": "length of all gradients together, unscaled",
     "nonfinite": "1 where a gradient or the loss is inf or NaN: the update is skipped",
-    "factor.share": "what clipping by the norm of all leaves of each gradient",
+    "factor.share": "the share of every gradient that clipping by the norm of all of them leaves",
     "factor": "of every gradient: unscaled, then clipped to the allowed norm if there is one",
     "update.number": "counted from 1",
     "lr": "learning rate of this update: base, warmup, schedule",

@@ -682,7 +682,7 @@ static void update_control(char* arena, const int64_t* offsets, int64_t rows, in
   const int64_t nonfinite = int64_t((bpc_isfinite(squares_through_linear3_bias) && bpc_isfinite(control_loss)
       ? 0.0 : 1.0));
   bpc_store(nonfinite_out, 0, nonfinite);
-  // what clipping by the norm of all leaves of each gradient, specs/digits_mlp.yaml:30
+  // the share of every gradient that clipping by the norm of all of them leaves, specs/digits_mlp.yaml:30
   const double factor_share = bpc_min(1.0, 1.0 / norm);
   // of every gradient: unscaled, then clipped to the allowed norm if there is one, specs/digits_mlp.yaml:30
   const float factor = float(unscale * factor_share);

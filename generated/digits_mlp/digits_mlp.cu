@@ -16,7 +16,7 @@
 //             next.x as x (6 tensors)
 // evaluate: the loss of a batch, with nothing kept for gradients
 //    launches linear1_relu1, linear2_relu2, linear3, loss_cross_entropy
-//    gives    linear3 as prediction, loss as loss, loss#1 as weight
+//    gives    linear3 as prediction, loss.total as loss, loss#1 as weight
 // predict: the model's result for a batch
 //    launches linear1_relu1, linear2_relu2, linear3
 //    gives    linear3 as prediction
@@ -91,8 +91,11 @@
 //                               take part and get the result
 //   bpc_held_sum, _max          the same for a row of n elements that lies in the warp's
 //                               registers: x_held[k] is element lane % bpc_lanes + bpc_lanes k
-//                               (bpc_lanes is 16), in both halves of the warp
-//   bpc_held                    of these registers, element lane + bpc_warp k (bpc_warp is 32)
+//                               (bpc_lanes is 16), the same in both halves of the warp; elements
+//                               from n on are left out
+//   bpc_held                    of these registers, element lane + bpc_warp k (bpc_warp is 32):
+//                               x_held[2 k] in the lower half of the warp, x_held[2 k + 1] in
+//                               the upper
 //   bpc_serial_sum              one thread adds n numbers in a fixed order
 //   bpc_gemm                    one block makes 64 x 64 sums, each one chain of fused multiply-
 //                               adds over ascending k, and hands each thread's to the function
@@ -311,8 +314,7 @@ static __device__ void loss_cross_entropy_with_gradient_rows(
     const float loss_chosen = ((float(loss_column_2)) == (float(target)) ? linear3 - loss_part2 : 0.0f);
     return float(loss_chosen);
   }));
-  // all lanes have read the row; from here on each reads only elements that it overwrites itself
-  __syncwarp();
+  __syncwarp();  // all lanes hold what they need of the row: what is written may take its place
   if (lane == 0) {
     bpc_store(loss_part3_out, r, loss_part3);
     bpc_store(loss_picked_out, r, loss_picked);
@@ -928,7 +930,7 @@ static __device__ void update_control(
   const int64_t nonfinite = int64_t((bpc_isfinite(squares_through_linear3_bias) && bpc_isfinite(control_loss)
       ? 0.0 : 1.0));
   bpc_store(nonfinite_out, 0, nonfinite);
-  // what clipping by the norm of all leaves of each gradient, specs/digits_mlp.yaml:30
+  // the share of every gradient that clipping by the norm of all of them leaves, specs/digits_mlp.yaml:30
   const double factor_share = bpc_min(1.0, 1.0 / norm);
   // of every gradient: unscaled, then clipped to the allowed norm if there is one, specs/digits_mlp.yaml:30
   const float factor = float(unscale * factor_share);
@@ -960,6 +962,7 @@ static __device__ void update_control(
 // norm_and_control
 //   every block runs norm_chunks; the block that finishes last goes on:
 //   then   update_control (one thread)
+//   of norm_chunks, the first of 6 that it serves:
 //   reads  grad.linear1.weight f32[64, 256], control.divisor f64[], control.weight f64[],
 //          control.scale f64[], control.loss f64[], control.updates i64[], control.base_lr f64[],
 //          control.warmup f64[], control.window i64[]
@@ -1206,8 +1209,7 @@ static __device__ void loss_cross_entropy_rows(
     const float loss_chosen = ((float(loss_column)) == (float(target)) ? linear3 - loss_part2 : 0.0f);
     return float(loss_chosen);
   }));
-  // all lanes have read the row; from here on each reads only elements that it overwrites itself
-  __syncwarp();
+  __syncwarp();  // all lanes hold what they need of the row: what is written may take its place
   if (lane == 0) {
     bpc_store(loss_sum_out, r, loss_sum);
     bpc_store(loss_picked_out, r, loss_picked);
