@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from bpc.codegen.cuda import generate
 from bpc.data.describe import Description
@@ -18,7 +21,7 @@ from bpc.runtime.host_arena import HostArena
 from bpc.runtime.sim_device import self_contained
 from bpc.spec.model import Spec
 from bpc.train.control import initial_control
-from bpc.train.initial import initial_values
+from bpc.train.initial import Reals, initial_values
 
 CHECKED_ROWS = 20
 """Rows of the batch that kernels are checked with: two tiles of no size, with a tail."""
@@ -97,10 +100,14 @@ class Preparer:
         """Fill inputs, and before the first entry of a step states and control values."""
         if entry == "micro_step":
             states = [*self.entries.states_of("parameter"), *self.entries.states_of("master")]
+            alone = rows == 1 < self.spec.data.batch
             for name, value in initial_values(states, self.spec.seed).items():
-                device.write_state(name, value)
+                device.write_state(name, value if alone else _told_apart(name, value))
             for name, number in initial_control(self.spec, 1).items():
                 device.write_scalar(name, number)
+            # Counters that have counted: a kernel that forgets to read one shows.
+            device.write_scalar("control.updates", 2 * rows)
+            device.write_scalar("control.window", 3 * rows)
             device.write_scalar("control.divisor", float(max(rows, 1)))
             device.write_scalar("control.good", self._good_updates(rows))
             # As if the rows that a short batch lacks came before it in the window.
@@ -113,6 +120,18 @@ class Preparer:
         """So many that the scale grows after a full batch, and an update later after others."""
         left = 1 if rows == self.spec.data.batch else 2
         return max(0, self.spec.train.loss_scale.growth_interval - left)
+
+
+def _told_apart(name: str, value: Reals) -> Reals:
+    """Elements that differ where a parameter starts with equal ones, such as a bias of zeros.
+
+    Of equal elements any one will do, and a wrong index would not show. A single row is run with
+    the values of the spec, which may lie on a kink.
+    """
+    if value.size < 2 or np.ptp(value) > 0:
+        return value
+    draws = np.random.default_rng(zlib.crc32(name.removeprefix("master.").encode()))
+    return value + (0.1 * draws.standard_normal(value.shape)).astype(value.dtype)
 
 
 def to_json(checked: Checked) -> dict[str, Any]:

@@ -61,7 +61,8 @@ NEAR = (
     "plain",
     "blank",
 )
-NEAR += ("ties", "slice", "zero", "kept", "even", "skipped", "images", "narrow", "double", "big")
+NEAR += ("ties", "slice", "zero", "kept", "even", "skipped", "images", "strides", "narrow")
+NEAR += ("double", "big")
 """Networks in the order in which defects are tried on them, sizes near an edge first."""
 
 HEAVY = 1_000_000
