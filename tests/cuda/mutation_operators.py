@@ -37,7 +37,7 @@ def find_mutations(text: str) -> tuple[Mutation, ...]:
     found: dict[tuple[int, int, str], Mutation] = {}
     for operator in OPERATORS:
         for item in operator(bare):
-            if text[item.start : item.end] != item.new:
+            if "".join(text[item.start : item.end].split()) != "".join(item.new.split()):
                 found.setdefault((item.start, item.end, item.new), item)
     return tuple(sorted(found.values(), key=lambda item: (item.start, item.end, item.operator)))
 
