@@ -132,10 +132,13 @@ def _build_linear(context: LayerContext, inputs: Sequence[Value]) -> Value:
     start = context.init("init", "he", fan_in, out or 0)
     shape: Shape = (fan_in, out) if out is not None else (fan_in,)
     weight = context.parameter("weight", shape, start, "weight")
+    if len(weight.shape) != 2:
+        found = format_shape(weight.shape)
+        raise context.fault("BPC0225", f"linear needs a weight [inputs, outputs], found {found}")
     if not context.option("bias"):
         return context.builder.add("matmul", value, weight, name=context.builder.scope)
-    width = weight.shape[1]
-    bias = context.parameter("bias", (width,), context.init("bias_init", "zeros", fan_in, 0))
+    zeros = context.init("bias_init", "zeros", fan_in, 0)
+    bias = context.parameter("bias", weight.shape[1:], zeros)
     return context.builder.add("linear", value, weight, bias, name=context.builder.scope)
 
 
@@ -302,7 +305,9 @@ def _build_conv2d(context: LayerContext, inputs: Sequence[Value]) -> Value:
         )
     kernel, stride, padding = (_pair(context, key) for key in ("kernel", "stride", "padding"))
     channels = value.shape[1]
-    assert isinstance(channels, int)
+    if isinstance(channels, Rows):
+        found = format_shape(value.shape)
+        raise context.fault("BPC0226", f"conv2d needs a fixed number of channels, found {found}")
     fan_in = channels * prod(kernel)
     start = context.init("init", "he", fan_in, context.option("out") * prod(kernel))
     shape = (context.option("out"), channels, *kernel)

@@ -206,13 +206,21 @@ OPS.register_layer(
 def build_reshape(context: LayerContext, inputs: Sequence[Value]) -> Value:
     """The same elements in another shape; the batch axis stays and is not written."""
     (value,) = inputs
+    _need_batch(context, value, "reshape")
     shape = (value.shape[0], *context.option("shape"))
     return context.builder.add("reshape", value, name=context.builder.scope, shape=shape)
+
+
+def _need_batch(context: LayerContext, value: Value, layer: str) -> None:
+    if not value.shape:
+        message = f"{layer} needs a batch axis, found a single number"
+        raise context.fault("BPC0227", message)
 
 
 def build_flatten(context: LayerContext, inputs: Sequence[Value]) -> Value:
     """All axes but the batch in one."""
     (value,) = inputs
+    _need_batch(context, value, "flatten")
     shape = (value.shape[0], multiply(value.shape[1:]))
     return context.builder.add("reshape", value, name=context.builder.scope, shape=shape)
 

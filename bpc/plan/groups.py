@@ -255,7 +255,7 @@ def _find_existing(grouping: Grouping, node: Node) -> Group | None:
         return None
     homes = {leaf: grouping.home[leaf] for leaf in grouping.leaves(node) if leaf in grouping.home}
     if _is_scalar(node):
-        return _join_scalar(grouping, homes.values())
+        return _join_scalar(grouping, node.phase, homes.values())
     latest = max(homes.values(), key=lambda group: group.turn, default=None)
     if latest and _fits(grouping, latest, node) and _same_time(grouping, latest, node):
         return latest
@@ -268,9 +268,13 @@ def _is_scalar(node: Node) -> bool:
     )
 
 
-def _join_scalar(grouping: Grouping, homes: Iterable[Group]) -> Group | None:
-    """The last scalar group, moved behind what the node reads if nobody read it yet."""
-    group = next((one for one in grouping.after(None) if one.skeleton == "scalar"), None)
+def _join_scalar(grouping: Grouping, phase: str, homes: Iterable[Group]) -> Group | None:
+    """The last scalar group, moved behind what the node reads if nobody read it yet.
+
+    Of the node's phase: what belongs to the forward pass must be found there when it is repeated.
+    """
+    scalars = (one for one in grouping.after(None) if one.skeleton == "scalar")
+    group = next((one for one in scalars if one.phase == phase), None)
     if group is None or all(home.turn <= group.turn for home in homes):
         return group
     later = grouping.after(group)

@@ -41,3 +41,26 @@ def test_parts_of_a_long_chain_are_kept_together(tmp_path: Path) -> None:
     assert MOST_SEGMENTS / 2 < len(chain.segments) <= MOST_SEGMENTS
     facts = net.plan_memory()
     assert facts["least_feasible_bytes"] < facts["planned_peak_bytes"] / 2
+
+
+@pytest.mark.parametrize("first", ["linear: 1", "linear: 2"])
+@pytest.mark.parametrize("more", ["", "prelu, "])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_layers_of_one_element(first: str, more: str, accumulate: int, tmp_path: Path) -> None:
+    """Gradients that are single numbers share no kernel with single numbers of the forward pass."""
+    path = tmp_path / "net.yaml"
+    path.write_text(
+        "bpc: 1\n"
+        "data: {source: synthetic, shape: [4], classes: 3, rows: 8, test_rows: 4, batch: 4}\n"
+        f"model: [{first}, {more}linear: 3]\nloss: cross_entropy\n"
+        f"train: {{steps: 2, lr: 0.01, optimizer: sgd, accumulate: {accumulate}}}\n"
+    )
+    net = bpc.compile(path, device="cpu", threads=1)
+    least = net.plan_memory()["least_feasible_bytes"]
+    kept = [
+        bpc.compile(path, device="cpu", threads=1, memory=memory) for memory in (None, least)
+    ]
+    for run, made in enumerate(kept):
+        made.train(run_dir=tmp_path / f"run{run}")
+    weights = [(tmp_path / f"run{run}" / "model.safetensors").read_bytes() for run in (0, 1)]
+    assert weights[0] == weights[1]
