@@ -59,7 +59,8 @@ def table(
 ) -> list[str]:
     """Lines of aligned columns, to the right except for those in `left`.
 
-    Where the terminal is too narrow, the widest columns of `left`, which hold words, are cut first.
+    Where the terminal is too narrow, the widest columns of `left`, which hold words, are cut; the
+    first of these, which holds names, only after the others.
     """
     cells = [list(header), *(list(row) for row in rows)]
     to_left = sorted(set(left))
@@ -77,12 +78,10 @@ def table(
 def _fit(widths: list[int], flexible: Sequence[int], least: int = 8) -> list[int]:
     """The widths of columns, the widest flexible ones made narrower until all fit."""
     over = 2 * len(widths) + sum(widths) - stdout_width()
-    while over > 0:
-        widest = max(flexible, key=lambda i: widths[i], default=-1)
-        if widest < 0 or widths[widest] <= least:
-            break
-        widths[widest] -= 1
-        over -= 1
+    for group in (flexible[1:], flexible[:1]):
+        while over > 0 and any(widths[i] > least for i in group):
+            widths[max(group, key=lambda i: widths[i])] -= 1
+            over -= 1
     return widths
 
 
