@@ -60,7 +60,7 @@ def table(
     """Lines of aligned columns, to the right except for those in `left`.
 
     Where the terminal is too narrow, the widest columns of `left`, which hold words, are cut; the
-    first of these, which holds names, only after the others.
+    first of these, which holds names, only after the others, and in the middle of each name.
     """
     cells = [list(header), *(list(row) for row in rows)]
     to_left = sorted(set(left))
@@ -68,7 +68,9 @@ def table(
     lines = []
     for row in cells:
         aligned = (
-            shorten(text, width).ljust(width) if i in to_left else text.rjust(width)
+            (shorten if i != to_left[0] else shorten_name)(text, width).ljust(width)
+            if i in to_left
+            else text.rjust(width)
             for i, (text, width) in enumerate(zip(row, widths, strict=True))
         )
         lines.append(shorten("  " + "  ".join(aligned).rstrip(), stdout_width()))
@@ -88,6 +90,13 @@ def _fit(widths: list[int], flexible: Sequence[int], least: int = 8) -> list[int
 def shorten(text: str, width: int) -> str:
     """The text, cut with an ellipsis where it is wider than `width`."""
     return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
+
+
+def shorten_name(text: str, width: int) -> str:
+    """The text, cut in its middle where it is wider: names often differ at their ends."""
+    head = max(width - 1, 0) // 2
+    tail = max(width - 1 - head, 0)
+    return text if len(text) <= width else text[:head] + "…" + text[len(text) - tail :]
 
 
 def count(number: int) -> str:
