@@ -62,7 +62,7 @@ NEAR = (
     "blank",
 )
 NEAR += ("ties", "slice", "zero", "kept", "even", "skipped", "images", "strides", "narrow")
-NEAR += ("double", "big")
+NEAR += ("last", "double", "big")
 """Networks in the order in which defects are tried on them, sizes near an edge first."""
 
 HEAVY = 1_000_000
