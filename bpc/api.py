@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,8 +113,7 @@ def _load(path: str, sets: Mapping[str, object], places: Mapping[str, str]) -> S
 def describe_data(spec: Spec) -> Description:
     """What the data of a spec looks like, and which of its classes the loss leaves out."""
     data = spec.data
-    found = describe(data.source, data.options, data.span, data.spans)
-    return replace(found, target=replace(found.target, ignored=spec.ignored_class))
+    return describe(data.source, data.options, data.span, data.spans, spec.ignored_class)
 
 
 class Net:
