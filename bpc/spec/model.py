@@ -125,6 +125,7 @@ class ScheduleSpec:
     final: float
     span: Span
     options: Mapping[str, object] = field(default_factory=dict)
+    spans: Mapping[str, Span] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

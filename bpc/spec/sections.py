@@ -369,7 +369,7 @@ def _read_schedule(scope: Scope, table: Table, span: Span) -> ScheduleSpec | Non
     found = read_options(scope, choice.schema, choice.body, choice.span)
     final = found.values.get("final", 0.0)
     kept = final if isinstance(final, float) else 0.0
-    return ScheduleSpec(choice.schema.name, kept, choice.span, found.values)
+    return ScheduleSpec(choice.schema.name, kept, choice.span, found.values, found.spans)
 
 
 def _settle_lr(
