@@ -447,16 +447,17 @@ class Net:
             told: progress.
 
         Returns:
-            ok, rows, kernels, findings, spilling.
+            ok, rows, kernels, findings, spilling; errors where it is not ok.
 
         Raises:
             ToolError: NVRTC or g++ is missing.
         """
         from bpc.diagnose.session import CHECKED_ROWS, check_network, to_json
+        from bpc.diagnose.verdicts import errors_json, kernel_errors
 
         wanted = rows or CHECKED_ROWS
         done = check_network(self.spec, self.description, self.data, wanted, told=told)
-        return {"ok": done.ok, **to_json(done)}
+        return {"ok": done.ok, **errors_json(kernel_errors(done)), **to_json(done)}
 
     def close(self) -> None:
         """Free the device; it is made anew, with initial weights, if it is needed again."""
