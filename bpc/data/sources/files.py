@@ -65,7 +65,8 @@ def measure_file(path: str, span: Span) -> os.stat_result:
     try:
         found = os.stat(path)
     except FileNotFoundError:
-        raise fault(UNREADABLE, f"there is no file {quote_path(path)}", span, _near(path, span)) from None
+        message = f"there is no file {quote_path(path)}"
+        raise fault(UNREADABLE, message, span, _near(path, span)) from None
     except (OSError, ValueError) as error:
         raise _unreadable(path, error, span) from None
     if not stat.S_ISREG(found.st_mode):
