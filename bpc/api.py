@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,8 +113,7 @@ def _load(path: str, sets: Mapping[str, object], places: Mapping[str, str]) -> S
 def describe_data(spec: Spec) -> Description:
     """What the data of a spec looks like, and which of its classes the loss leaves out."""
     data = spec.data
-    found = describe(data.source, data.options, data.span, data.spans)
-    return replace(found, target=replace(found.target, ignored=spec.ignored_class))
+    return describe(data.source, data.options, data.span, data.spans, spec.ignored_class)
 
 
 class Net:
@@ -449,16 +447,17 @@ class Net:
             told: progress.
 
         Returns:
-            ok, rows, kernels, findings, spilling.
+            ok, rows, kernels, findings, spilling; errors where it is not ok.
 
         Raises:
             ToolError: NVRTC or g++ is missing.
         """
         from bpc.diagnose.session import CHECKED_ROWS, check_network, to_json
+        from bpc.diagnose.verdicts import errors_json, kernel_errors
 
         wanted = rows or CHECKED_ROWS
         done = check_network(self.spec, self.description, self.data, wanted, told=told)
-        return {"ok": done.ok, **to_json(done)}
+        return {"ok": done.ok, **errors_json(kernel_errors(done)), **to_json(done)}
 
     def close(self) -> None:
         """Free the device; it is made anew, with initial weights, if it is needed again."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,11 @@ from bpc.data.arrayfile import BAD_ROW, encode_prediction, read_arrays
 from bpc.data.sources.csvinputs import read_csv_inputs
 from bpc.data.sources.faults import Where
 from bpc.data.sources.prepare import FILE_SOURCES
-from bpc.errors import DataError
+from bpc.errors import DataError, Diagnostic, UsageError
 from bpc.train.files import Files, replace_file
 from bpc.trained import Trained
 
-TARGET = "target"
+TARGET, ROWS = "target", "rows"
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -38,18 +39,22 @@ def predict_file(run: Trained, source: Path, out: Path) -> dict[str, Any]:
         file, rows, shape (of a row's prediction), classes (their names, or null), device.
 
     Raises:
-        DataError: the file is damaged, lacks a column, or a number of it is not finite.
-        UsageError: names or shapes are not those of the model.
+        DataError: the file is damaged, lacks a column, has names or shapes that are not those of
+            the model, or a number of it is not finite.
         OSError: what the system says; what was at `out` is still whole.
     """
     net = run.net
-    inputs = read_inputs(_read(run, source), net.description)
-    for name, array in inputs.items():
-        _check_finite(source, name, array)
-    prediction = net.predict(inputs)
+    try:
+        inputs = read_inputs(_read(run, source), net.description)
+        for name, array in inputs.items():
+            _check_finite(source, name, array)
+        prediction = net.predict(inputs)
+    except UsageError as error:
+        raise DataError([_in_file(item, source, run) for item in error.diagnostics]) from None
     names = _class_names(run)
     classes = net.description.target.kind == "class"
     content = encode_prediction(out.suffix.lower(), prediction, classes, names)
+    out.parent.mkdir(parents=True, exist_ok=True)
     replace_file(Files(), out, content)
     return {
         "file": str(out),
@@ -58,6 +63,17 @@ def predict_file(run: Trained, source: Path, out: Path) -> dict[str, Any]:
         "classes": names,
         "device": net.device.summary,
     }
+
+
+def _in_file(found: Diagnostic, source: Path, run: Trained) -> Diagnostic:
+    """What is wrong with arrays, as a fault of the file that they are from."""
+    needed = [f"{name} {_show([ROWS, *shape])}" for name, shape in _shapes(run).items()]
+    help = found.help or f"the run takes {', '.join(needed)}, the first axis counts rows"
+    return replace(found, message=f"{source}: {found.message}", help=help)
+
+
+def _show(extents: Iterable[object]) -> str:
+    return f"[{', '.join(map(str, extents))}]"
 
 
 def _read(run: Trained, source: Path) -> Arrays | NDArray[Any]:
@@ -77,8 +93,12 @@ def _read(run: Trained, source: Path) -> Arrays | NDArray[Any]:
         given = _choose(given, data.options.get("inputs"), shapes)
     if data.source in FILE_SOURCES:
         given = {name: _shaped(array, shapes.get(name)) for name, array in given.items()}
-    fits = {name: a for name, a in given.items() if name in shapes and a.shape[1:] == shapes[name]}
+    fits = {name: a for name, a in given.items() if name in shapes and _fits(a, shapes[name])}
     return {**given, **run.facts.prepare(fits)}
+
+
+def _fits(array: NDArray[Any], shape: tuple[int, ...]) -> bool:
+    return array.ndim > 0 and array.shape[1:] == shape and array.dtype.kind in "fiub"
 
 
 def _shapes(run: Trained) -> dict[str, tuple[int, ...]]:

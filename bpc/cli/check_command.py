@@ -23,7 +23,7 @@ _HEADER = ("kernel", "from", "launches", "error", "bound", "regs", "spill", "sha
 @click.command("check", short_help="Check gradients, or the CUDA kernels.")
 @spec_options
 @click.option("--kernels", is_flag=True, help="Check every CUDA kernel in the simulator.")
-@click.option("--rows", type=click.IntRange(min=1), metavar="N", help="Rows of the batch checked.")
+@click.option("--rows", type=click.IntRange(min=1), metavar="N", help="Rows that are checked.")
 @output_options
 def check_command(
     spec: str,
@@ -34,13 +34,14 @@ def check_command(
     **wishes: Any,
 ) -> None:
     """Compare every parameter's gradient, as the generated code computes it, with differences of
-    the loss in float64.
+    the loss in float64, on 20 rows or as many as --rows says, a batch at most.
 
     With --kernels, compile every CUDA kernel of SPEC for three architectures, run it in the
     simulator with all checks on, and compare it with a float64 reference. Needs no GPU."""
     from bpc import api
 
     net = api.compile(spec, **wishes)
+    _check_rows(net, rows)
     warnings = tell_warnings(net.lint(), as_json or quiet)
     if kernels:
         results: Results = net.check_kernels(
@@ -61,9 +62,21 @@ def check_command(
         click.get_current_context().exit(1)
 
 
+def _check_rows(net: Net, rows: int | None) -> None:
+    """Refuse more rows than a batch has."""
+    batch, stored = net.spec.data.batch, len(net.data.train["target"])
+    most = min(batch, stored)
+    if rows is None or rows <= most:
+        return
+    have = f"a batch has {count_of(batch, 'row')}" if batch <= stored else f"the data has {stored}"
+    mend = f"; --set data.batch={rows} makes it larger" if rows <= stored else ""
+    raise click.BadParameter(f"{have}, {rows:,} are wished{mend}", param_hint="--rows")
+
+
 def _check_gradients(net: Net, rows: int, threads: int | None) -> Results:
     """Check on the first rows of the training data, with the initial weights."""
     from bpc.diagnose.gradients import check_gradients, to_json
+    from bpc.diagnose.verdicts import errors_json, gradient_errors
     from bpc.runtime.select import graph_runner
 
     taken = min(rows, net.spec.data.batch)
@@ -71,7 +84,8 @@ def _check_gradients(net: Net, rows: int, threads: int | None) -> Results:
     run = graph_runner(net.device, threads)
     done = check_gradients(net.spec, net.description, net.parameters(), batch, run)
     ran = net.device.name if net.device.name == "cpu" else "reference"
-    return {"ok": done.ok, "ran": ran, "precision": net.spec.train.precision, **to_json(done)}
+    facts = {"ran": ran, "precision": net.spec.train.precision, **to_json(done)}
+    return {"ok": done.ok, **errors_json(gradient_errors(done)), **facts}
 
 
 _GRADIENT_HEADER = (

@@ -37,7 +37,8 @@ def predict_command(
     INPUT is .npy [rows, ...], .npz with the model's inputs by name, or .csv with the numbers of a
     row in each line, with or without a header; of a run that was trained from a .csv the columns
     are found by their names. Rows are scaled and gaps filled as in training. OUT has `prediction`,
-    and as .npz or .csv for classes also `class`, the one with the largest score."""
+    and as .npz or .csv for classes also `class`, the one with the largest score; its folder is made
+    if there is none."""
     _check_files(Path(input), Path(out))
     from bpc import predicting, trained
 
@@ -61,7 +62,8 @@ def _check_files(source: Path, out: Path) -> None:
         pass
     if out.is_dir():
         raise click.BadParameter(f"'{out}' is a folder", param_hint="-o")
-    if not out.parent.is_dir():
-        raise click.BadParameter(f"there is no folder '{out.parent}'", param_hint="-o")
+    for folder in out.parents:
+        if folder.exists() and not folder.is_dir():
+            raise click.BadParameter(f"'{folder}' is no folder", param_hint="-o")
     if out.exists() and out.samefile(source):
         raise click.BadParameter("OUT would replace INPUT", param_hint="-o")

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bpc.data.sources.faults import quote
+from bpc.data.sources.rowfaults import RowFaults
 from bpc.errors import BpcError, DataError, Span
 from bpc.types import count_of
 
@@ -85,11 +87,13 @@ def _read_table(path: Path, shapes: Shapes) -> dict[str, Array]:
     width = sum(prod(shape) for shape in shapes.values())
     parts = [np.empty((0, width))]
     rows: list[list[float]] = []
-    for row in _read_rows(path, width):
+    faults = RowFaults(str(path))
+    for row in _read_rows(path, width, faults):
         rows.append(row)
         if len(rows) == _ROWS_AT_ONCE:
             parts.append(np.array(rows))
             rows = []
+    faults.raise_if_any()
     if rows:
         parts.append(np.array(rows))
     whole, at, found = np.concatenate(parts), 0, {}
@@ -99,7 +103,8 @@ def _read_table(path: Path, shapes: Shapes) -> dict[str, Array]:
     return found
 
 
-def _read_rows(path: Path, width: int) -> Iterator[list[float]]:
+def _read_rows(path: Path, width: int, faults: RowFaults) -> Iterator[list[float]]:
+    """The rows that can be read; what is wrong with the others is added to `faults`."""
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, strict=True)
         seen = 0
@@ -110,23 +115,31 @@ def _read_rows(path: Path, width: int) -> Iterator[list[float]]:
                 seen += 1
                 if seen == 1 and not any(_is_number(cell) for cell in cells):
                     continue
-                yield _read_row(cells, width, Span(str(path), reader.line_num, 1))
+                try:
+                    row = _read_row(cells, width, reader.line_num, faults)
+                except DataError as fault:
+                    faults.add(fault)
+                else:
+                    yield row
         except csv.Error as error:
+            faults.raise_if_any()  # what was found before comes first
             raise DataError.at(BAD_ROW, f"{error}", Span(str(path), reader.line_num, 1)) from None
         except UnicodeDecodeError:
             raise _unreadable(path, "this is no text in UTF-8") from None
 
 
-def _read_row(cells: list[str], width: int, span: Span) -> list[float]:
+def _read_row(cells: list[str], width: int, line: int, faults: RowFaults) -> list[float]:
     if len(cells) != width:
         message = f"{count_of(len(cells), 'column')}, where the model takes {width:,} numbers a row"
         other = next((name for mark, name in _OTHERS if len(cells) == 1 and mark in cells[0]), None)
         help = f"separate columns by commas, not by {other}" if other else None
-        raise DataError.at(BAD_ROW, message, span, help=help)
+        raise DataError.at(BAD_ROW, message, Span(faults.path, line, 1), help=help)
     row = []
     for column, cell in enumerate(cells, 1):
         if not _is_number(cell) or not isfinite(float(cell)):
-            raise DataError.at(BAD_ROW, f"column {column}: '{cell}' is no finite number", span)
+            place = faults.place(line, cells, column - 1)
+            message = f"column {column}: {quote(cell)} is no finite number"
+            raise DataError.at(BAD_ROW, message, place)
         row.append(float(cell))
     return row
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from types import MappingProxyType
 
@@ -87,6 +87,7 @@ def describe(
     options: Mapping[str, object],
     span: Span,
     places: Mapping[str, Span] = NO_PLACES,
+    ignored: int | None = None,
 ) -> Description:
     """Describe a source from its options, and from its files where it has any.
 
@@ -95,14 +96,23 @@ def describe(
         options: the `data:` section as plain numbers, lists and mappings.
         span: where the section stands; errors point there, or to an option in `places`.
         places: where options stand; `inputs.1` is an entry of one.
+        ignored: a class target that the loss leaves out, whether it is a class or not.
 
     Raises:
         DataError: no such source, option or file, or one that makes no sense.
     """
     options = written(options)
     _check_names(source, options, span)
+    found = _describe(source, options, Where(span, places), ignored)
+    return replace(found, target=replace(found.target, ignored=ignored))
+
+
+def _describe(
+    source: str, options: Mapping[str, object], where: Where, ignored: int | None
+) -> Description:
+    span = where.span
     if source in FILE_OPTIONS:
-        return _describe_files(source, options, Where(span, places))
+        return _describe_files(source, options, where, ignored)
     if source in _STORED:
         return _describe_stored(source, options, span)
     if source == "synthetic":
@@ -148,11 +158,13 @@ def _check_required(source: str, options: Mapping[str, object], span: Span) -> N
             raise DataError.at("BPC0404", message, span, help=f"{option.name}: {option.help}")
 
 
-def _describe_files(source: str, options: Mapping[str, object], where: Where) -> Description:
+def _describe_files(
+    source: str, options: Mapping[str, object], where: Where, ignored: int | None
+) -> Description:
     # Reaching for files needs NumPy, which checking a spec alone does not.
     from bpc.data.sources.prepare import prepare
 
-    found = prepare(source, options, where)
+    found = prepare(source, options, where, ignored)
     columns = dict(found.train.columns)
     target, classes = columns.pop("target"), found.classes
     return Description(

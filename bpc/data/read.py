@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from math import prod, sqrt
 from typing import Any
 
@@ -47,10 +46,8 @@ def read(
     """
     options = written(options)
     if source in FILE_OPTIONS:
-        return read_files(source, options, Where(span, places))
-    description = describe(source, options, span)
-    target = replace(description.target, ignored=ignored)
-    description = replace(description, target=target)
+        return read_files(source, options, Where(span, places), ignored)
+    description = describe(source, options, span, places, ignored)
     if source == "digits":
         dataset = _split(*_read_digits(), description)
     elif source == "mnist5k":
@@ -102,17 +99,16 @@ def _check_classes(
     wrong = find_outside(targets, classes, ignored)
     if len(wrong):
         row = int(wrong[0])
+        also = "" if ignored is None else f" nor ignore_index {ignored}"
         raise DataError.at(
             "BPC0411",
-            f"{name}: target, row {row}: class {targets[row]} is not in 0..{classes - 1}",
+            f"{name}: target, row {row}: class {targets[row]} is not in 0..{classes - 1}{also}",
             span,
             help=f"classes are counted from 0 and there are {classes} of them",
         )
 
 
-def find_outside(
-    targets: NDArray[Any], classes: int, ignored: int | None
-) -> NDArray[np.int64]:
+def find_outside(targets: NDArray[Any], classes: int, ignored: int | None) -> NDArray[np.int64]:
     """Rows whose class target is neither in [0, classes) nor the one that is left out."""
     outside = (targets < 0) | (targets >= classes)
     if ignored is not None:

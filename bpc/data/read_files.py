@@ -25,16 +25,17 @@ _REASONS_KEPT = 8
 Options = Mapping[str, Any]
 
 
-def read_files(source: str, options: Options, where: Where) -> Dataset:
+def read_files(source: str, options: Options, where: Where, ignored: int | None = None) -> Dataset:
     """The two parts of a source whose data lies in files.
 
     Columns up to 256 MiB become arrays, of which every number is checked here. Larger ones stay in
     their file: a row is checked when a batch asks for it, or here if bad rows are to be skipped.
+    `ignored` is a class target that the loss leaves out, whether it is a class or not.
 
     Raises:
         DataError: a file, an option or a record is at fault.
     """
-    prepared = prepare(source, options, where)
+    prepared = prepare(source, options, where, ignored)
     skip = options.get("on_bad") == "skip"
     train = _check(prepared.train, skip)
     same = prepared.test is prepared.train

@@ -104,11 +104,12 @@ class ForwardLoss:
                     results = run_node(node, operands, self.graph, self.rows, True)
                     pairs = zip(node.outputs, results, strict=True)
                     values.update((value.name, array) for value, array in pairs)
-            return self._mean(values)
+            return self.mean(values)
 
         return loss
 
-    def _mean(self, values: Mapping[str, Array]) -> float:
+    def mean(self, values: Mapping[str, Array]) -> float:
+        """The mean loss from the values of a pass; 0 where no row counts."""
         weight = float(values[self.graph.output("weight")])
         return float(values[self.graph.output("loss")]) / weight if weight > 0 else 0.0
 

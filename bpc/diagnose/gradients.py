@@ -22,6 +22,7 @@ from bpc.runtime.reference import round_to, run_graph
 from bpc.runtime.select import RunGraph
 from bpc.spec.model import Spec
 from bpc.train.control import initial_control
+from bpc.train.nonfinite import find_in_forward, make_check_error
 from bpc.types import F16, DType
 
 EVERY_ELEMENT, SAMPLED_ELEMENTS, DIRECTIONS = 64, 32, 8
@@ -130,8 +131,12 @@ def check_gradients(
         run: runs the gradient graph: what is checked.
 
     A parameter all of whose probes meet kinks is checked again at a point nearby.
+
+    Raises:
+        NonFiniteError: the loss is inf or NaN, in the spec's types or in float64.
     """
     forward = build_forward(spec, description)
+    _check_loss(forward, spec, _give(forward, spec, parameters, batch), len(batch["target"]))
     states = [state for state in forward.states if state.kind == "parameter"]
     first = _check_at(forward, spec, states, parameters, batch, run)
     stuck = {item.name for item in first.parameters if len(item.kinks) == item.probes}
@@ -165,22 +170,31 @@ def _check_at(
 ) -> GradientCheck:
     """Check every parameter at one point."""
     rows = len(batch["target"])
-    control = {name: np.asarray(x) for name, x in initial_control(spec, 0).items()}
-    given = _rounded(forward, {**control, **parameters, **batch})
+    given = _give(forward, spec, parameters, batch)
     loss = ForwardLoss(forward, given, rows)
     found = _find_gradients(forward, spec, states, given, rows, run)
     network = max(_largest(found.exact[state.name]) for state in states)
     checks = tuple(_check_parameter(state, loss, found, network) for state in states)
-    return GradientCheck(checks, rows, found.scale, _mean_loss(loss))
+    return GradientCheck(checks, rows, found.scale, loss.mean(loss.base))
 
 
-def _mean_loss(loss: ForwardLoss) -> float:
-    graph, values = loss.graph, loss.base
-    return float(values[graph.output("loss")] / values[graph.output("weight")])
+def _check_loss(graph: Graph, spec: Spec, given: Mapping[str, Array], rows: int) -> None:
+    """Refuse a loss without slopes: the first value that is not finite, and its layer, are told."""
+    for exact in (False, True):
+        with np.errstate(all="ignore"):
+            values = run_graph(graph, given, rows, exact=exact)
+        if np.isfinite(values[graph.output("loss")]).all():
+            continue
+        fault = find_in_forward(graph, given, rows, spec.data.span, exact)
+        raise make_check_error(fault, values[graph.output("loss")])
 
 
-def _rounded(graph: Graph, given: Mapping[str, Array]) -> dict[str, Array]:
+def _give(
+    graph: Graph, spec: Spec, parameters: Mapping[str, Array], batch: Mapping[str, Array]
+) -> dict[str, Array]:
     """Inputs and states as the program holds them: every path starts from the same numbers."""
+    control = {name: np.asarray(x) for name, x in initial_control(spec, 0).items()}
+    given = {**control, **parameters, **batch}
     wanted = [*graph.inputs, *(state.value for state in graph.states)]
     return {value.name: round_to(np.asarray(given[value.name]), value.dtype) for value in wanted}
 

@@ -89,6 +89,8 @@ def _layer(layer: LayerSpec) -> Iterator[tuple[str, object]]:
     path = f"model.{layer.full_name}"
     yield path, layer.op
     yield f"{path}.from", layer.inputs
+    if layer.precision is not None:
+        yield f"{path}.precision", layer.precision
     yield from _options(path, layer.options)
 
 

@@ -22,6 +22,8 @@ class Listed:
 def list_values(spec: Spec) -> list[Listed]:
     """The values of a loaded spec by dotted key, sections in the order of the language."""
     values = {**plain_values(spec), **dict(_unchanging(spec))}
+    if "final" not in spec.train.schedule.options:
+        values.pop("train.schedule.final")
     return [Listed(key, value, _origin(spec, key)) for key, value in values.items()]
 
 

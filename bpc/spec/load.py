@@ -24,11 +24,12 @@ from bpc.spec.model import (
     ParameterSpec,
     Spec,
     TrainSpec,
+    ignored_by,
 )
 from bpc.spec.names import Names
-from bpc.spec.options import Scope
+from bpc.spec.options import Scope, read_options
 from bpc.spec.origins import find_origins
-from bpc.spec.sections import read_data, read_loss, read_parameters, read_train
+from bpc.spec.sections import choose, read_data, read_loss, read_parameters, read_train
 from bpc.spec.words import show
 from bpc.spec.yamlnodes import Entry, Items, Scalar, Table, is_null, make_table
 from bpc.types import LayerSchema
@@ -157,7 +158,7 @@ class _Reader:
         """The spec, or None after recording faults."""
         seed = self._read_head()
         name = self._read_name(path)
-        data = read_data(self.scope, self.root.find("data"))
+        data = read_data(self.scope, self.root.find("data"), self._find_ignored())
         parameters = read_parameters(self.scope, self.root.get("parameters"))
         functions, blocks = self._read_declarations()
         names = self._start_names(data, parameters)
@@ -187,6 +188,15 @@ class _Reader:
             self.root,
         )
         return spec if faulty else find_origins(spec, self.root)
+
+    def _find_ignored(self) -> int | None:
+        """The class that the loss leaves out, which data in files is read with; no fault here."""
+        aside, node = Scope(Collector()), self.root.get("loss")
+        choice = None if node is None else choose(aside, node, self.losses, "loss", ("from",))
+        if choice is None:
+            return None
+        options = read_options(aside, choice.schema, choice.body, choice.span)
+        return ignored_by(options.values)
 
     def _file_names(self) -> tuple[str, ...]:
         return tuple(file.name for file in self.tree.files)

@@ -125,6 +125,7 @@ class ScheduleSpec:
     final: float
     span: Span
     options: Mapping[str, object] = field(default_factory=dict)
+    spans: Mapping[str, Span] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +240,12 @@ class TrainSpec:
     tensorboard: bool = False
 
 
+def ignored_by(options: Mapping[str, object]) -> int | None:
+    """The class that a loss with these options leaves out, if it does."""
+    found = options.get("ignore_index")
+    return found if isinstance(found, int) else None
+
+
 @dataclass(frozen=True, slots=True)
 class Spec:
     """A whole spec, resolved. `origins` maps `train.lr` and its like to where the value is from.
@@ -264,8 +271,7 @@ class Spec:
     @property
     def ignored_class(self) -> int | None:
         """The class that the loss leaves out, if it does."""
-        found = self.loss.options.get("ignore_index")
-        return found if isinstance(found, int) else None
+        return ignored_by(self.loss.options)
 
     @property
     def scales_loss(self) -> bool:

@@ -7,14 +7,15 @@ from dataclasses import replace
 
 from bpc.errors import Span
 from bpc.spec.model import Origin, Spec
-from bpc.spec.yamlnodes import Items, Node, Table
+from bpc.spec.yamlnodes import Items, Node, Table, is_null
 
 
 def find_origins(spec: Spec, root: Table) -> Spec:
     """The spec with `origins` filled in.
 
     Keys are dotted: `train.lr`, `data.batch`, `model.<full name of a layer>.<option>`,
-    `loss.<option>`, `train.optimizer.<option>`.
+    `loss.<option>`, `train.optimizer.<option>`, `train.schedule.<option>`. Lists and mappings of a
+    section stand where their key does.
     """
     origins: dict[str, Origin] = {}
     for key in ("name", "seed"):
@@ -38,7 +39,7 @@ def _add(
 
 def _add_train(origins: dict[str, Origin], spec: Spec, node: Node | None) -> None:
     train = spec.train
-    written = _leaves(node, "train")
+    written = _places(node, "train")
     defaults = (
         *(f"train.{key}" for key in ("epochs", "steps", "precision", "gradients")),
         *(f"train.{key}" for key in ("accumulate", "memory", "nonfinite")),
@@ -48,6 +49,8 @@ def _add_train(origins: dict[str, Origin], spec: Spec, node: Node | None) -> Non
         *(f"train.checkpoint.{key}" for key in ("every", "keep", "best")),
         *(f"train.loss_scale.{key}" for key in ("start", "growth_interval", "backoff", "growth")),
         "train.loss_scale.floor",
+        *("train.groups", "train.clip.groups", "train.metrics", "train.tensorboard"),
+        *(f"train.early_stopping.{key}" for key in ("metric", "patience", "min_delta")),
     )
     for key in defaults:
         origins[key] = written.get(key, "default")
@@ -55,11 +58,16 @@ def _add_train(origins: dict[str, Origin], spec: Spec, node: Node | None) -> Non
         if key in train.spans:
             origins[f"train.{key}"] = place
     _add(origins, "train.optimizer", train.optimizer.options, train.optimizer.spans)
+    _add(origins, "train.schedule", train.schedule.options, train.schedule.spans)
     origins["train.lr"] = train.spans.get("lr", "default")
 
 
-def _leaves(node: Node | None, path: str) -> dict[str, Span]:
-    if isinstance(node, Table):
-        inner = [_leaves(entry.value, f"{path}.{entry.key}") for entry in node.entries]
-        return {key: span for found in inner for key, span in found.items()}
-    return {path: node.span} if node is not None and not isinstance(node, Items) else {}
+def _places(node: Node | None, path: str) -> dict[str, Span]:
+    """Where each value below a node is written, and the key of each list and mapping."""
+    found: dict[str, Span] = {}
+    for entry in node.entries if isinstance(node, Table) else ():
+        key, value = f"{path}.{entry.key}", entry.value
+        if not is_null(value):
+            found[key] = entry.key_span if isinstance(value, Table | Items) else value.span
+        found.update(_places(value, key))
+    return found

@@ -83,8 +83,11 @@ def _check_choice(
     return None
 
 
-def read_data(scope: Scope, entry: Entry | None) -> DataSpec | None:
-    """The data section; faults, those of the source's own description too, are recorded."""
+def read_data(scope: Scope, entry: Entry | None, ignored: int | None = None) -> DataSpec | None:
+    """The data section; faults, those of the source's own description too, are recorded.
+
+    `ignored` is a class target that the loss leaves out.
+    """
     if entry is None or not models.check_kind(
         entry.value, Table, "data", entry.key_span, scope.errors
     ):
@@ -106,7 +109,7 @@ def read_data(scope: Scope, entry: Entry | None) -> DataSpec | None:
     options = _read_source(scope, source.text, own, entry.key_span)
     if len(scope.errors.found) > before or section is None:
         return None
-    return _make_data(scope, section, options, table, entry.key_span)
+    return _make_data(scope, section, options, table, entry.key_span, ignored)
 
 
 _ENDINGS = {".csv": "csv", ".npz": "npz", ".txt": "text"}
@@ -129,12 +132,17 @@ def _read_source(scope: Scope, source: str, own: Table, span: Span) -> Options:
 
 
 def _make_data(
-    scope: Scope, section: models.Data, options: Options, table: Table, span: Span
+    scope: Scope,
+    section: models.Data,
+    options: Options,
+    table: Table,
+    span: Span,
+    ignored: int | None,
 ) -> DataSpec | None:
     values = {name: value for name, value in options.values.items() if value is not None}
     spans = places_of(table)
     try:
-        found = describe(section.source, values, span, spans)
+        found = describe(section.source, values, span, spans, ignored)
     except DataError as fault:
         scope.errors.found.extend(fault.diagnostics)
         return None
@@ -361,7 +369,7 @@ def _read_schedule(scope: Scope, table: Table, span: Span) -> ScheduleSpec | Non
     found = read_options(scope, choice.schema, choice.body, choice.span)
     final = found.values.get("final", 0.0)
     kept = final if isinstance(final, float) else 0.0
-    return ScheduleSpec(choice.schema.name, kept, choice.span, found.values)
+    return ScheduleSpec(choice.schema.name, kept, choice.span, found.values, found.spans)
 
 
 def _settle_lr(

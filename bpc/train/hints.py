@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from bpc.data.describe import Description
 from bpc.entries import MICRO_STEP, Entries
-from bpc.errors import Note
+from bpc.errors import Note, Span
 from bpc.expr import Const
 from bpc.ir import State
 from bpc.optimizer import gradient_name
@@ -62,7 +62,14 @@ def _find_undecayed(spec: Spec, entries: Entries) -> Iterator[Note]:
     names = ", ".join(exempt[:_MOST_NAMED])
     more = f" and {len(exempt) - _MOST_NAMED} more" if len(exempt) > _MOST_NAMED else ""
     text = f"weight decay leaves biases and norms alone: {names}{more}"
-    yield Note(text, spec.train.optimizer.span)
+    yield Note(text, _place_of_decay(spec))
+
+
+def _place_of_decay(spec: Spec) -> Span:
+    """The optimizer that decays, or the first group that does where it alone does."""
+    optimizer = spec.train.optimizer
+    decaying = [group.span for group in spec.train.groups if group.weight_decay]
+    return decaying[0] if decaying and not optimizer.options.get("weight_decay") else optimizer.span
 
 
 def _find_idle_rows(spec: Spec, description: Description) -> Iterator[Note]:

@@ -122,7 +122,31 @@ def _repeat_batch(graph: Graph, held: Arrays, batch: Batch, span: Span) -> None:
     _run_checked(graph, held, inputs, len(batch["target"]))
 
 
-def _run_checked(graph: Graph, held: Arrays, inputs: Arrays, rows: int) -> None:
+def find_in_forward(
+    graph: Graph, given: Mapping[str, NDArray[Any]], rows: int, span: Span, exact: bool
+) -> Fault:
+    """The first value of a forward pass that is not finite, where the loss is not.
+
+    Args:
+        graph: the forward pass.
+        given: inputs and states by name.
+        rows: of the batch.
+        span: the place of the data section, for faults in the batch itself.
+        exact: in float64, not in the types of the graph.
+    """
+    held = {state.name: given[state.name] for state in graph.states}
+    try:
+        for value in graph.inputs:
+            _check(given[value.name], value, "input", "", span)
+        _run_checked(graph, held, {v.name: given[v.name] for v in graph.inputs}, rows, exact)
+    except _Found as found:
+        return found.fault
+    raise AssertionError("the loss is finite")
+
+
+def _run_checked(
+    graph: Graph, held: Arrays, inputs: Arrays, rows: int, exact: bool = False
+) -> None:
     """Run a graph and move the states on; raise _Found at the first value that is not finite."""
     seen: Arrays = {**held, **inputs}
 
@@ -131,7 +155,7 @@ def _run_checked(graph: Graph, held: Arrays, inputs: Arrays, rows: int) -> None:
             _check(array, value, node.phase, node.scope, node.span, node, seen)
             seen[value.name] = array
 
-    values = run_graph(graph, seen, rows, observe=observe)
+    values = run_graph(graph, seen, rows, exact, observe=observe)
     held.update({state: values[name] for state, name in graph.updates})
 
 
@@ -222,3 +246,14 @@ def make_error(
     )
     diagnostic = Diagnostic(NON_FINITE, message, fault.span, tuple(notes), help)
     return NonFiniteError([diagnostic], fault.node, step, fault.element, fault.value)
+
+
+def make_check_error(fault: Fault, loss: NDArray[Any]) -> NonFiniteError:
+    """The error of a check of gradients, whose batch is the first rows of the data."""
+    notes = [Note(text) for text in fault.operands]
+    if fault.row is not None:
+        notes.append(Note(f"that row is row {fault.row} of the data"))
+    message = f"the loss is {float(loss)}, so that it has no gradient: {fault.describe()}"
+    help = "check what the layer gets: the data, data.normalise, or the init of its weights"
+    diagnostic = Diagnostic(NON_FINITE, message, fault.span, tuple(notes), help)
+    return NonFiniteError([diagnostic], fault.node, 0, fault.element, fault.value)

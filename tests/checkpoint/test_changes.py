@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -57,6 +58,15 @@ def test_a_changed_spec_is_refused_with_every_difference(run: Path, bpc: Any) ->
     assert 'model.act: "relu" -> "tanh" at net.yaml:6:' in err
     assert "train.lr: 0.01 -> 0.02 at net.yaml:12:" in err
     assert "--allow data.batch --allow model.act --allow train.lr" in err
+
+
+def test_changed_groups_are_named_at_their_own_lines(run: Path, bpc: Any) -> None:
+    more = '  groups:\n    "fc1.*": {lr_factor: 0.5}\n  clip:\n    groups: {"fc1.*": 1}\n'
+    write_spec(Path(), SMALL + more + "  schedule: {cosine: 0.1}\n")
+    code, _, err = bpc("train", "--resume", "run")
+    assert code == 1
+    for key, line in (("clip.groups", 17), ("groups", 14), ("schedule.final", 18)):
+        assert re.search(rf"train\.{key}: .* at net\.yaml:{line}:", err)
 
 
 def test_allowed_changes_take_effect_and_are_said(run: Path, bpc: Any) -> None:

@@ -81,6 +81,113 @@ def test_every_value_has_its_place(child: str, run: Any) -> None:
     assert written == [item for item in found["values"] if item["place"] is not None]
 
 
+FULL = """\
+bpc: 1
+data: {source: digits, shuffle: false}
+model:
+  - linear: {out: 8, name: fc1}
+    precision: fp32
+  - relu
+  - linear: 10
+loss: {cross_entropy: {ignore_index: -1}}
+train:
+  epochs: 1
+  steps: 9
+  precision: fp16
+  gradients: fp32
+  optimizer: {sgd: {momentum: 0.9}}
+  lr: 0.1
+  groups:
+    "fc1.*": {lr_factor: 0.1}
+  clip:
+    global_norm: 1
+    groups:
+      "fc1.*": 0.5
+  warmup: {share: 0.1}
+  schedule: {step: {milestones: [3, 5], factor: 0.5}}
+  accumulate: 2
+  memory: 10MiB
+  loss_scale: {start: 2, growth_interval: 5, backoff: 0.25, growth: 2, floor: 1}
+  nonfinite: skip
+  log_every: 2
+  eval_every: 3
+  metrics:
+    - accuracy
+  early_stopping: {metric: test_accuracy, patience: 2, min_delta: 0.1}
+  tensorboard: true
+  checkpoint: {every: 2, keep: 1, best: false}
+"""
+WHOLE = ("train.groups", "train.clip.groups", "train.metrics", "train.schedule.milestones")
+SHARED = {"train.optimizer.sgd.": "train.optimizer.", "train.schedule.step.": "train.schedule."}
+
+
+def written_in_train(text: str) -> dict[str, int]:
+    """The line of each value of the section, lists and groups whole, by its key in the listing."""
+    found: dict[str, int] = {}
+
+    def visit(node: Any, path: str) -> None:
+        for entry in node.entries:
+            key = f"{path}.{entry.key}"
+            if key in ("train.optimizer", "train.schedule"):
+                found[key] = entry.key_span.line
+                key = f"{key}.{entry.value.keys()[0]}"
+                entry = entry.value.entries[0]
+            listed = next((key.replace(a, b) for a, b in SHARED.items() if a in key), key)
+            if listed not in WHOLE and hasattr(entry.value, "entries"):
+                visit(entry.value, key)
+            else:
+                found[listed] = entry.key_span.line
+
+    visit(read_yaml(text, "full.yaml", Collector()).get("train"), "train")
+    return found
+
+
+def test_every_written_value_is_listed_with_its_line(tmp_path: Path, run: Any) -> None:
+    (tmp_path / "full.yaml").write_text(FULL)
+    values = facts(run("config", str(tmp_path / "full.yaml"), "--json"))["values"]
+    places = {item["key"]: item["place"]["line"] for item in values}
+    wanted = written_in_train(FULL)
+    assert set(WHOLE) < set(wanted)
+    assert {key: line for key, line in places.items() if key.startswith("train.")} == wanted
+    assert places["model.fc1.precision"] == 4 and places["loss.ignore_index"] == 8
+
+
+@pytest.mark.parametrize(
+    ("schedule", "written", "defaults"),
+    [
+        ("{cosine: 0.1}", {"final": 0.1}, {}),
+        ("cosine", {}, {"final": 0.0}),
+        ("{step: {every: 3}}", {"every": 3}, {"milestones": None, "factor": 0.1}),
+        ("constant", {}, {}),
+    ],
+)
+def test_options_of_a_schedule(
+    schedule: str, written: Any, defaults: Any, child: str, run: Any
+) -> None:
+    Path(child).write_text(
+        Path(child).read_text().replace("checkpoint", f"schedule: {schedule}, checkpoint")
+    )
+    values = facts(run("config", child, "--json", "--resolved"))["values"]
+    head = "train.schedule."
+    found = [item for item in values if item["key"].startswith(head)]
+    assert {i["key"].removeprefix(head): i["value"] for i in found if i["place"]} == written
+    assert {i["key"].removeprefix(head): i["value"] for i in found if not i["place"]} == defaults
+
+
+def test_what_set_gives_is_listed(child: str, run: Any) -> None:
+    sets = {
+        "train.tensorboard": "true",
+        "train.metrics": "[accuracy]",
+        "train.schedule.linear.final": "0.2",
+    }
+    words = [word for key, value in sets.items() for word in ("--set", f"{key}={value}")]
+    values = facts(run("config", child, "--json", *words))["values"]
+    places = {item["key"]: item["place"]["file"] for item in values}
+    assert places["train.tensorboard"] == "--set train.tensorboard"
+    assert places["train.metrics"] == "--set train.metrics"
+    assert places["train.schedule.final"] == "--set train.schedule.linear.final"
+
+
 def test_config_of_a_run_is_what_it_was_trained_with(child: str, run: Any) -> None:
     words = ("train", child, "--device", "reference", "--steps", "3", "--run-dir", "run", "--quiet")
     run(*words, "--set", "train.lr=0.25", "--set", "data.batch=8")

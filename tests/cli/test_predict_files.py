@@ -112,7 +112,10 @@ def test_columns_go_by_name(flowers: list[list[str]], run: Any) -> None:
         ("lenght,width,weight", "1,2,3", "bad.csv:1:1", "no column 'length', which the net takes"),
         ("lenght,width,weight", "1,2,3", "bad.csv:1:1", "did you mean 'lenght'?"),
         ("length,width,width", "1,2,3", "bad.csv:1:1", "no column 'weight'"),
-        ("length,width,weight", "1,2,x", "bad.csv:2:1", "column 'weight' holds 'x', not a finite"),
+        ("length,width,weight", "1,2,x", "bad.csv:2:5", "column 'weight' holds 'x', not a finite"),
+        ("length,width,weight", "1, y ,3\n1,2\n,,z", "bad.csv:2:4", "number (and 2 more rows)"),
+        ("length,width,weight,k", '1,2,z,"a,\nb"', "bad.csv:3:1", "column 'weight' holds 'z'"),
+        ("length,width,weight", '1,z,3\n1,2,"3', "bad.csv:2:3", "column 'width' holds 'z'"),
         ("length,width,weight", "1,2", "bad.csv:2:1", "the row has 2 cells, 3 are needed"),
         ("1,2,3,4", "1,2,3,4", "bad.csv:1:1", "either the 3 of the inputs, or all 5"),
     ],
@@ -139,7 +142,7 @@ def test_gaps_without_a_fill(flowers: Any, run: Any) -> None:
     run("train", "strict.yaml", "--device", "reference", "--run-dir", "strict", "--quiet")
     words = ("predict", "strict", "flowers.csv", "-o", "out.csv", "--device", "reference")
     code, out, err = run(*words)
-    assert (code, out) == (1, "") and "flowers.csv:5:1" in err and "'width' holds nothing" in err
+    assert (code, out) == (1, "") and "flowers.csv:5:23" in err and "'width' holds nothing" in err
 
 
 @pytest.mark.parametrize("names", ["images", "x"])
@@ -169,3 +172,14 @@ def test_a_damaged_data_json(flowers: Any, run: Any) -> None:
         (Path("run") / "data.json").write_text(text)
         code, out, err = run("predict", "run", "flowers.csv", "-o", "out.csv")
         assert (code, out) == (1, "") and "run/data.json" in err and "Traceback" not in err
+
+
+def test_text_and_shapes_are_faults_of_the_file(flowers: Any, run: Any) -> None:
+    for array, told in (
+        (np.array([["a", "b", "c"]]), "bad.npy: x holds <U1, not numbers"),
+        (np.zeros((4, 2)), "bad.npy: x has shape [4, 2], needed is [rows, 3]"),
+    ):
+        np.save("bad.npy", array)
+        words = ("predict", "run", "bad.npy", "-o", "out.csv", "--device", "reference")
+        code, out, err = run(*words)
+        assert (code, out) == (1, "") and told in err and "help: the run takes x [rows, 3]" in err

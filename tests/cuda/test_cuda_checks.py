@@ -89,3 +89,4 @@ def test_the_command_says_what_it_saw(capsys: pytest.CaptureFixture[str]) -> Non
     result = json.loads(capsys.readouterr().out)
     assert result["ok"] and result["command"] == "check"
     assert {"rows", "kernels", "findings", "spilling"} <= set(result)
+    assert "errors" not in result

@@ -115,6 +115,20 @@ def test_describing_arrays_reads_no_numbers(work: Path, make: Make, monkeypatch:
 # -- CSV ------------------------------------------------------------------------------------------
 
 
+def test_help_says_what_a_path_is_relative_to(work: Path, make: Make) -> None:
+    (work / "d.csv").write_text(IRIS)
+    data = "{source: csv, file: d.csv, target: kind}"
+    with pytest.raises(BpcError) as caught:
+        make(data.replace("d.csv", "far.bin"))
+    assert caught.value.diagnostics[0].help is not None
+    assert "the file in which they are written" in caught.value.diagnostics[0].help
+    with pytest.raises(BpcError) as caught:
+        make(data, data__file="far.bin")
+    (found,) = caught.value.diagnostics
+    assert found.help == "a path on the command line is relative to the working folder"
+    assert str(found.span) == "--set data.file"
+
+
 def test_csv_finds_delimiter_header_and_classes(work: Path, load: Load) -> None:
     for mark in ",;\t|":
         (work / "d.csv").write_text(IRIS.replace(",", mark))

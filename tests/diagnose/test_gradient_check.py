@@ -304,6 +304,68 @@ def test_a_wrong_gradient_ends_with_1_and_a_line(
     wrong = {item["name"]: item["max_rel_error"] for item in answer["parameters"]}
     assert wrong["one.weight"] == pytest.approx(0.01, rel=0.02)
     assert {item["span"]["line"] for item in answer["parameters"]} >= {3, 6}
+    errors = answer["errors"]
+    assert [item["message"] for item in errors] == [
+        f"the gradient of one.{name} is wrong" for name in ("weight", "bias")
+    ]
+    for item in errors:
+        assert set(item) == {"code", "severity", "message", "place", "notes", "help"}
+        assert item["place"]["line"] == 6 and "off by" in item["notes"][0]["text"]
+
+
+LOG = """\
+bpc: 1
+data: {source: inline, x: [[1, 2], [3, 0.5], [1, -4], [2, 2]], y: [0, 1, 0, 1], classes: 2}
+model: [log, linear: 2]
+loss: cross_entropy
+train: {lr: 0.1}
+"""
+
+
+@pytest.mark.parametrize("precision", ["fp64", "fp32", "fp16"])
+def test_a_loss_that_is_not_finite_is_no_wrong_gradient(
+    precision: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(write(tmp_path, LOG))
+    words = ["check", path, "--device", "reference", "--set", f"train.precision={precision}"]
+    assert main(words) == 4
+    out, err = capsys.readouterr()
+    assert out == "" and ":3:9: error BPC0603: the loss is nan" in err
+    assert "log1 is nan at [2, 1], in the forward pass" in err
+    assert "that row is row 2 of the data" in err
+    assert main([*words, "--rows", "2"]) == 0
+    capsys.readouterr()
+    assert main([*words, "--json"]) == 4
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["node"], answer["element"], answer["ok"]) == ("log1", [2, 1], False)
+    assert answer["errors"][0]["place"]["line"] == 3
+
+
+def test_rows_that_do_not_count_have_the_mean_loss_0(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = LOG.replace("[log, linear: 2]", "[linear: 2]").replace("[0, 1, 0, 1]", "[-1, -1, 0, 1]")
+    path = write(tmp_path, text.replace("cross_entropy", "{cross_entropy: {ignore_index: -1}}"))
+    assert main(["check", str(path), "--device", "reference", "--rows", "2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["mean_loss"] == 0
+
+
+@pytest.mark.parametrize("kernels", [[], ["--kernels"]])
+@pytest.mark.parametrize(
+    ("batch", "told"),
+    [
+        (3, "a batch has 3 rows, 4 are wished; --set data.batch=4 makes it larger"),
+        (8, "the data has 4, 5 are wished"),
+    ],
+)
+def test_more_rows_than_a_batch_are_refused(
+    batch: int, told: str, kernels: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = LOG.replace("[log, linear: 2]", "[linear: 2]")
+    words = ["check", str(write(tmp_path, text)), "--device", "reference", *kernels]
+    wished = str(min(batch, 4) + 1)
+    assert main([*words, "--set", f"data.batch={batch}", "--rows", wished]) == 2
+    assert told in capsys.readouterr().err
 
 
 def test_slopes_know_their_error() -> None:

@@ -49,3 +49,6 @@ def test_what_decay_leaves_alone_is_told(make: Callable[..., api.Net]) -> None:
     all_of_them = decayed.replace("lr: 0.1,", 'lr: 0.1, groups: {"*": {weight_decay: 0.2}},')
     assert list_notes(make(HEAD + NONE + all_of_them)) == []
     assert list_notes(make(HEAD + NONE + TAIL)) == []
+    grouped = f"{HEAD}{NONE}{TAIL}".rstrip().removesuffix("}")
+    alone = f'{grouped}, groups: {{\n  "linear1.weight": {{weight_decay: 0.1}}}}}}\n'
+    assert list_notes(make(alone)) == [(text, 9)]

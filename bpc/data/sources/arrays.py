@@ -201,14 +201,14 @@ def _is_class(target: _Stored, options: Options, where: Where) -> bool:
 
 
 def _read_labels(target: Array, path: str) -> tuple[Labels, BadRows]:
-    """Class numbers, and the rows that hold none."""
+    """Whole numbers, and the rows that hold none."""
     codes = np.empty(len(target), np.int64)
     bad: list[int] = []
     for start in range(0, len(target), _ROWS_AT_ONCE):
         piece = np.asarray(target[start : start + _ROWS_AT_ONCE])
         numbers = _round_down(piece)
         codes[start : start + len(piece)] = numbers
-        bad += (start + np.flatnonzero((numbers != piece) | (piece < 0))).tolist()
+        bad += (start + np.flatnonzero(numbers != piece)).tolist()
     reasons = {
         row: f"{quote_path(path)}, row {row}: the target is {target[row]}, no class number"
         for row in bad[:_MOST_REASONS]
@@ -219,5 +219,7 @@ def _read_labels(target: Array, path: str) -> tuple[Labels, BadRows]:
 def _round_down(values: Array) -> NDArray[np.int64]:
     if values.dtype.kind in "iub":
         return values.astype(np.int64)
-    numbers: NDArray[np.int64] = np.nan_to_num(values, nan=-1).clip(-1, 2.0**53).astype(np.int64)
+    numbers: NDArray[np.int64] = (
+        np.nan_to_num(values, nan=-1).clip(-(2.0**53), 2.0**53).astype(np.int64)
+    )
     return numbers

@@ -242,7 +242,7 @@ class _Reader:
         for row in np.flatnonzero((values != np.floor(values)) | (np.abs(values) > 2**53)):
             name = self.plan.layout.name(self.plan.chosen.target[0])
             self._refuse(int(row), f"{name} holds {values[row]:g}, not the number of a class")
-        return Labels(np.clip(values, -1, 2**53).astype(np.int64))
+        return Labels(np.clip(values, -(2.0**53), 2.0**53).astype(np.int64))
 
 
 def _join(parts: Sequence[Floats], width: int) -> Floats:

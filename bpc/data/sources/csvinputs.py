@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -28,6 +28,7 @@ from bpc.data.sources.faults import (
     suggest,
 )
 from bpc.data.sources.files import quote_path
+from bpc.data.sources.rowfaults import RowFaults
 from bpc.errors import DataError, Diagnostic, Note, Span
 from bpc.types import count_of
 
@@ -50,7 +51,8 @@ def read_csv_inputs(path: str, options: Mapping[str, Any], where: Where) -> dict
         where: the place of that source.
 
     Raises:
-        DataError: a column is missing, or a cell holds no number; with its line.
+        DataError: a column is missing, or a cell holds no number; with the place of the first one
+            and the number of further rows.
     """
     trained = find_layout(options["file"], options, where, where.at("file"))
     chosen = choose_columns(trained, options, options["file"], where)
@@ -102,16 +104,16 @@ def _describe(path: str, name: str, unused: Sequence[str], note: Note) -> Diagno
 
 def _read(path: str, layout: Layout, columns: Inputs, gaps: bool) -> dict[str, Floats]:
     flat = [at for ats in columns.values() for at in ats]
-    parts = [np.empty((0, len(flat)))]
+    parts, faults = [np.empty((0, len(flat)))], RowFaults(path, layout.delimiter)
     span = Span(path, 1, 1)
     with opened(path, span) as text:
         rows = rows_of(text, layout.delimiter, path, span)
         if layout.names is not None:
             next(rows)
-        while piece := list(islice(rows, _ROWS_AT_ONCE)):
-            parts.append(
-                np.array([_read_row(path, line, row, layout, flat, gaps) for line, row in piece])
-            )
+        good = _read_rows(rows, layout, flat, gaps, faults)
+        while piece := list(islice(good, _ROWS_AT_ONCE)):
+            parts.append(np.array(piece))
+    faults.raise_if_any()
     whole, start, found = np.concatenate(parts), 0, {}
     for name, ats in columns.items():
         found[name] = whole[:, start : start + len(ats)]
@@ -119,16 +121,44 @@ def _read(path: str, layout: Layout, columns: Inputs, gaps: bool) -> dict[str, F
     return found
 
 
+def _read_rows(
+    rows: Iterable[tuple[int, list[str]]],
+    layout: Layout,
+    columns: Sequence[int],
+    gaps: bool,
+    faults: RowFaults,
+) -> Iterator[list[float]]:
+    """The rows that can be used; what is wrong with the others is added to `faults`."""
+    try:
+        for line, row in rows:
+            try:
+                found = _read_row(line, row, layout, columns, gaps, faults)
+            except DataError as fault:
+                faults.add(fault)
+            else:
+                yield found
+    except DataError:
+        faults.raise_if_any()  # what was found before comes first
+        raise
+
+
 def _read_row(
-    path: str, line: int, row: Sequence[str], layout: Layout, columns: Sequence[int], gaps: bool
+    line: int,
+    row: Sequence[str],
+    layout: Layout,
+    columns: Sequence[int],
+    gaps: bool,
+    faults: RowFaults,
 ) -> list[float]:
-    span = Span(path, line, 1)
+    start = Span(faults.path, line, 1)
     if len(row) != layout.width:
         message = f"the row has {count_of(len(row), 'cell')}, {layout.width} are needed"
-        raise DataError.at(BAD_RECORD, message, span)
+        raise DataError.at(BAD_RECORD, message, start)
     found = []
     for at in columns:
         value = to_number(row[at])
+        bad = value is None and (not gaps or row[at].strip().lower() not in MISSING)
+        span = faults.place(line, row, at) if bad else start
         if value is None and row[at].strip().lower() in MISSING:
             if not gaps:
                 message = f"{layout.name(at)} holds nothing"

@@ -65,7 +65,8 @@ def measure_file(path: str, span: Span) -> os.stat_result:
     try:
         found = os.stat(path)
     except FileNotFoundError:
-        raise fault(UNREADABLE, f"there is no file {quote_path(path)}", span, _near(path)) from None
+        message = f"there is no file {quote_path(path)}"
+        raise fault(UNREADABLE, message, span, _near(path, span)) from None
     except (OSError, ValueError) as error:
         raise _unreadable(path, error, span) from None
     if not stat.S_ISREG(found.st_mode):
@@ -176,7 +177,7 @@ def _unreadable(path: str, error: Exception, span: Span) -> BpcError:
     return fault(UNREADABLE, f"cannot read {quote_path(path)}: {reason}", span)
 
 
-def _near(path: str) -> str:
+def _near(path: str, span: Span) -> str:
     """The file beside it that is spelt most like it; else what paths are relative to."""
     folder, name = os.path.split(path)
     names: list[Any] = []
@@ -185,6 +186,8 @@ def _near(path: str) -> str:
     near = suggest(name, names, listed=0) or ""
     if near.startswith("did you mean"):
         return near
+    if span.file.startswith("--"):
+        return "a path on the command line is relative to the working folder"
     return "paths are relative to the file in which they are written"
 
 

@@ -39,10 +39,11 @@ _REASONS_KEPT = 8
 SKIP_HELP = "mend the row, or leave such rows out with on_bad: skip"
 
 
-def prepare(source: str, options: Options, where: Where) -> Prepared:
+def prepare(source: str, options: Options, where: Where, ignored: int | None = None) -> Prepared:
     """Open, divide and check a source whose data lies in files.
 
-    Mapped numbers are not read; what has to be parsed (CSV, text) is.
+    Mapped numbers are not read; what has to be parsed (CSV, text) is. Rows whose class is `ignored`
+    are kept, and keep it as their target; it is no class by being there.
 
     Raises:
         DataError: a file, an option or a record is at fault; a record with its file and row.
@@ -58,7 +59,7 @@ def prepare(source: str, options: Options, where: Where) -> Prepared:
     else:
         train, test = split_rows(len(records), options.get("split"), where)
         other = records
-    return _divide(records, train, other, test, options, where)
+    return _divide(records, train, other, test, options, where, ignored)
 
 
 def _names_test(options: Options) -> bool:
@@ -76,14 +77,20 @@ def _all_of(records: Records) -> Rows:
 
 
 def _divide(
-    records: Records, train: Rows, other: Records, test: Rows, options: Options, where: Where
+    records: Records,
+    train: Rows,
+    other: Records,
+    test: Rows,
+    options: Options,
+    where: Where,
+    ignored: int | None,
 ) -> Prepared:
     skip = options.get("on_bad") == "skip"
     first = _leave_out_bad(records, train, skip)
     second = first if test is train else _leave_out_bad(other, test, skip)
     if records.labels is None:
         return Prepared(first, second, None)
-    classes = find_classes(records, first.rows, options.get("classes"), where)
+    classes = find_classes(records, first.rows, options.get("classes"), where, ignored)
     coded = _encode(first, classes, skip)
     held = coded if second is first else _encode(second, classes, skip)
     return Prepared(coded, held, classes.names)
@@ -125,8 +132,8 @@ def leave_out(half: Half, bad: Rows, reasons: list[str], skip: bool, code: str) 
 def _encode(half: Half, classes: Classes, skip: bool) -> Half:
     """The half with class numbers for its target."""
     assert half.records.labels is not None, "the target is values"
-    codes = classes.encode(half.records.labels)
-    bad = half.rows[codes[half.rows] < 0]
+    codes, known = classes.encode(half.records.labels)
+    bad = half.rows[~known[half.rows]]
     reasons = [say_unknown(half.records, int(row), classes) for row in bad[:_REASONS_KEPT]]
     half = replace(half, columns={**half.columns, "target": ArrayColumn(codes, (), I64)})
     return leave_out(half, bad, reasons, skip, BAD_CLASS)

@@ -109,9 +109,10 @@ NUMPY_TYPES: Mapping[DType, type[np.generic]] = {F32: np.float32, F64: np.float6
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """A class for each row, int64 [rows]; -1 where there is none.
+    """A class for each row, int64 [rows].
 
-    `names` are what the codes stand for; None: codes are class numbers.
+    `names` are what the codes stand for, and -1 is a row without one. Without names codes are
+    numbers as they are written, which need not be those of classes.
     """
 
     codes: NDArray[np.int64]
