@@ -24,6 +24,7 @@ from bpc.train.logical import model_slots, optimizer_slots, types_of
 from bpc.train.loop import INTERRUPTED
 from bpc.train.stopping import say_end
 from bpc.train.tensorfile import read_tensors
+from bpc.types import count_of
 
 BAD_STEPS = "BPC0657"
 CHILD_FAILED = "BPC0658"
@@ -73,15 +74,15 @@ def verify_resume(
     wishes = {**wishes, "set": _with_checkpoint(spec, whole, wishes)}
     with tempfile.TemporaryDirectory(prefix="bpc-verify-") as folder:
         straight, resumed = Path(folder) / "straight", Path(folder) / "resumed"
-        told(f"{whole} steps straight")
+        told(f"{count_of(whole, 'step')} straight")
         net = api.compile(spec, **wishes)
         done = _train_straight(net, whole, straight)
         end = done["steps"]
         if at >= end:
             raise _ends_before(at, whole, done)
-        told(f"{at} steps, then a checkpoint")
+        told(f"{count_of(at, 'step')}, then a checkpoint")
         _stop_at(api.compile(spec, **wishes), at, whole, resumed)
-        told(f"{end - at} steps in a new process")
+        told(f"{count_of(end - at, 'step')} in a new process")
         resume_in_new_process(resumed, wishes)
         told("comparing")
         found = compare_runs(straight, resumed, net.entries)

@@ -23,7 +23,7 @@ from bpc.cli.export_command import export_command
 from bpc.cli.graph_command import graph_command
 from bpc.cli.init_command import init_command
 from bpc.cli.inspect_command import inspect_command
-from bpc.cli.interrupting import terminated_as_interrupted
+from bpc.cli.interrupting import forget_interruption, terminated_as_interrupted
 from bpc.cli.lint_command import lint_command
 from bpc.cli.output import emit_json, give_up_stdout, tell
 from bpc.cli.plan_command import plan_command
@@ -91,6 +91,7 @@ def report_interruption(words: Sequence[str]) -> int:
     """Say that a command was interrupted before it began; the value is the exit code."""
     command, report = _way_to_report(words)
     report(command, Interrupted.at(ONE_LINE, "interrupted", None))
+    forget_interruption()
     return INTERRUPTED
 
 

@@ -166,8 +166,7 @@ class _Run:
         """Open all that the run writes to, and only then change what its folder has."""
         self.events = open_events(self._events_folder(), self.tally.step)
         self.metrics.open(self.tally.step)
-        self.folder.begin(limit_steps(self.job.spec, self.job.steps))
-        self.folder.write_companions(self.device.companions)
+        self.folder.begin(limit_steps(self.job.spec, self.job.steps), self.device.companions)
         if self.job.resume is not None:
             self.keeper.resume(self.job.resume.found)
 

@@ -50,14 +50,17 @@ class RunFolder:
         """Where the metrics go."""
         return self.path / "metrics.jsonl"
 
-    def begin(self, spec: Spec) -> None:
-        """Keep the spec; what an earlier end of the run left is its end no more.
+    def begin(self, spec: Spec, companions: Mapping[str, str]) -> None:
+        """Keep the spec, and by name what else decides bits on the device; what an earlier end of
+        the run left is its end no more.
 
         Raises:
             OSError: what the system says; what an earlier end left is still there.
         """
         remove_leftovers(self.files, self.path)
         self._write_spec(spec)
+        for name, text in companions.items():
+            self._write_text(name, text)
         for name in (RESULT, MODEL):
             self.files.remove(self.path / name)
 
@@ -72,11 +75,6 @@ class RunFolder:
 
     def _write_text(self, name: str, text: str) -> None:
         replace_file(self.files, self.path / name, [text.encode()])
-
-    def write_companions(self, files: Mapping[str, str]) -> None:
-        """Keep what else decides bits on the device."""
-        for name, text in files.items():
-            self._write_text(name, text)
 
     def write_data(self, facts: Mapping[str, object]) -> None:
         """Keep what rows to predict for need: names of classes, scales, what fills gaps."""
