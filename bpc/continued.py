@@ -68,7 +68,7 @@ def resume(
         sets = {**was.sets, **(set or {})}
         if _is_own_copy(given, folder):
             watcher.on_note(f"the run goes on with its own copy of the spec: {given}")
-            sets = {**(set or {})}  # the copy has what was set before
+            sets = {**_own_length(found.state), **sets}
         net = _compile(
             found.state,
             given,
@@ -131,6 +131,14 @@ def _find_spec(was: SavedRun, folder: RunFolder) -> str:
     if os.path.exists(was.absolute):
         return was.absolute
     return str(folder.path / RESOLVED)
+
+
+def _own_length(state: SavedState) -> dict[str, object]:
+    """How long the spec itself says that the run is, where the copy has `--steps` in its place."""
+    if state.run.steps is None:
+        return {}
+    keys = ("train.epochs", "train.steps")
+    return {key: json.loads(state.values[key]) for key in keys if key in state.values}
 
 
 def _is_own_copy(spec: str | os.PathLike[str], folder: RunFolder) -> bool:
