@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -14,8 +15,8 @@ from bpc.train.changes import check_unchanged
 from bpc.train.checkpoint import Checkpoint, find_checkpoint
 from bpc.train.loop import Resume
 from bpc.train.progress import NoProgress, Progress
-from bpc.train.run_folder import RESOLVED, SPEC, RunFolder, open_run_folder
-from bpc.train.saved import SavedRun
+from bpc.train.run_folder import RESOLVED, RunFolder, open_run_folder
+from bpc.train.saved import SavedRun, SavedState
 
 
 def resume(
@@ -63,9 +64,15 @@ def resume(
         for text in warned:
             watcher.on_note(text)
         was = found.state.run
-        net = api.compile(
-            _find_spec(was, folder) if spec is None else spec,
-            set={**was.sets, **(set or {})},
+        given = _find_spec(was, folder) if spec is None else spec
+        sets = {**was.sets, **(set or {})}
+        if _is_own_copy(given, folder):
+            watcher.on_note(f"the run goes on with its own copy of the spec: {given}")
+            sets = {**_own_length(found.state), **sets}
+        net = _compile(
+            found.state,
+            given,
+            sets,
             device=was.device if device is None else device,
             memory=memory,
             threads=threads,
@@ -83,6 +90,17 @@ def resume(
         )
     finally:
         folder.release()
+
+
+def _compile(
+    state: SavedState, spec: str | os.PathLike[str], sets: dict[str, object], **wishes: Any
+) -> api.Net:
+    """The network; one whose spec says no name keeps that of the run, wherever its file is now."""
+    net = api.compile(spec, set=sets, **wishes)
+    name = json.loads(state.values.get("name", "null"))
+    if name in (None, net.spec.name) or net.spec.origins["name"] != "default":
+        return net
+    return api.compile(spec, set={**sets, "name": name}, **wishes)
 
 
 def _check(
@@ -104,12 +122,24 @@ def _find_products(folder: RunFolder) -> Path | None:
 
 
 def _find_spec(was: SavedRun, folder: RunFolder) -> str:
-    """The spec as the run was started with it, or what the folder kept of it."""
+    """The spec as the run was started with it, or the folder's copy that has it all in one file.
+
+    Only there are paths, which the spec has relative to its own place, those of the run.
+    """
     if os.path.exists(was.spec) and os.path.abspath(was.spec) == was.absolute:
         return was.spec
     if os.path.exists(was.absolute):
         return was.absolute
-    # One file holds it all where others, which the copy names by their old places, are a part.
-    copied = folder.path / f"{SPEC}.yaml"
-    extended = (folder.path / f"{SPEC}.base1.yaml").exists()
-    return str(folder.path / RESOLVED if extended else copied)
+    return str(folder.path / RESOLVED)
+
+
+def _own_length(state: SavedState) -> dict[str, object]:
+    """How long the spec itself says that the run is, where the copy has `--steps` in its place."""
+    if state.run.steps is None:
+        return {}
+    keys = ("train.epochs", "train.steps")
+    return {key: json.loads(state.values[key]) for key in keys if key in state.values}
+
+
+def _is_own_copy(spec: str | os.PathLike[str], folder: RunFolder) -> bool:
+    return Path(spec).resolve() == (folder.path / RESOLVED).resolve()

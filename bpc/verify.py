@@ -17,11 +17,14 @@ from numpy.typing import NDArray
 
 from bpc import api
 from bpc.entries import Entries
-from bpc.errors import Interrupted, ToolError, UsageError
+from bpc.errors import BpcError, Interrupted, ToolError, UsageError
 from bpc.train.checkpoint import BEST, MODEL, OPTIMIZER, Checkpoint, find_checkpoint
 from bpc.train.faults import RESUME_DIFFERS, CheckpointError
 from bpc.train.logical import model_slots, optimizer_slots, types_of
+from bpc.train.loop import INTERRUPTED
+from bpc.train.stopping import say_end
 from bpc.train.tensorfile import read_tensors
+from bpc.types import count_of
 
 BAD_STEPS = "BPC0657"
 CHILD_FAILED = "BPC0658"
@@ -55,12 +58,14 @@ def verify_resume(
         wishes: as in `bpc.compile`.
 
     Returns:
-        at, steps, device, bytes, tensors, scalars, metrics_rows: what was compared and is equal.
+        at, steps (fewer than were asked for where early stopping ended the run), device, bytes,
+        tensors, scalars, metrics_rows: what was compared and is equal.
 
     Raises:
         CheckpointError: the resumed run differs; the message names the first difference.
         UsageError: `at` does not lie within the run.
         ToolError: the new process failed.
+        Interrupted: a signal asked for the end; nothing is left of the runs.
     """
     whole = 2 * at if steps is None else steps
     if not 1 <= at < whole:
@@ -69,17 +74,20 @@ def verify_resume(
     wishes = {**wishes, "set": _with_checkpoint(spec, whole, wishes)}
     with tempfile.TemporaryDirectory(prefix="bpc-verify-") as folder:
         straight, resumed = Path(folder) / "straight", Path(folder) / "resumed"
-        told(f"{whole} steps straight")
+        told(f"{count_of(whole, 'step')} straight")
         net = api.compile(spec, **wishes)
-        device = net.train(steps=whole, run_dir=straight)["device_summary"]
-        told(f"{at} steps, then a checkpoint")
+        done = _train_straight(net, whole, straight)
+        end = done["steps"]
+        if at >= end:
+            raise _ends_before(at, whole, done)
+        told(f"{count_of(at, 'step')}, then a checkpoint")
         _stop_at(api.compile(spec, **wishes), at, whole, resumed)
-        told(f"{whole - at} steps in a new process")
+        told(f"{count_of(end - at, 'step')} in a new process")
         resume_in_new_process(resumed, wishes)
         told("comparing")
         found = compare_runs(straight, resumed, net.entries)
     return {
-        **{"at": at, "steps": whole, "device": device},
+        **{"at": at, "steps": end, "device": done["device_summary"]},
         **{"bytes": found.nbytes, "tensors": found.tensors, "scalars": found.scalars},
         "metrics_rows": found.rows,
     }
@@ -139,13 +147,37 @@ def _with_checkpoint(
     return sets
 
 
+def _train_straight(net: api.Net, steps: int, run: Path) -> dict[str, Any]:
+    try:
+        return net.train(steps=steps, run_dir=run)
+    except Interrupted:
+        raise _interrupted() from None
+
+
 def _stop_at(net: api.Net, at: int, steps: int, run: Path) -> None:
     try:
         net.train(steps=steps, run_dir=run, stop_after=at)
     except Interrupted:
         net.close()
+        if find_checkpoint(run)[0].state.step != at:
+            raise _interrupted() from None  # not by us
         return
     raise AssertionError("a run that is told to stop before its end is interrupted")
+
+
+def _interrupted() -> Interrupted:
+    """Without the command that goes on, since the run's folder goes too."""
+    error = Interrupted.at(INTERRUPTED, "interrupted", None)
+    assert isinstance(error, Interrupted)
+    return error
+
+
+def _ends_before(at: int, steps: int, done: Mapping[str, Any]) -> BpcError:
+    end, early = done["steps"], done["stopped_early"]
+    assert early is not None, "all steps are done unless the run is stopped early"
+    message = f"a stop after step {at} of {steps}: the run {say_end(early)}"
+    help = f"stop it before: --at {end - 1}" if end > 1 else "leave early_stopping out"
+    return UsageError.at(BAD_STEPS, message, None, help=help)
 
 
 def _compare_states(first: Checkpoint, second: Checkpoint, found: _Compared) -> None:

@@ -23,8 +23,9 @@ from bpc.cli.export_command import export_command
 from bpc.cli.graph_command import graph_command
 from bpc.cli.init_command import init_command
 from bpc.cli.inspect_command import inspect_command
+from bpc.cli.interrupting import forget_interruption, terminated_as_interrupted
 from bpc.cli.lint_command import lint_command
-from bpc.cli.output import emit_json, tell
+from bpc.cli.output import emit_json, give_up_stdout, tell
 from bpc.cli.plan_command import plan_command
 from bpc.cli.predict_command import predict_command
 from bpc.cli.schema_command import schema_command
@@ -67,20 +68,37 @@ cli.add_command(completion_command)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the value is the exit code.
 
+    SIGTERM interrupts it as Ctrl-C does.
+
     0 done, 1 the input or a check is at fault, 2 wrong usage, 3 no plan fits, 4 stopped by
     non-finite numbers, 130 interrupted.
     """
+    _replace_closed_streams()
     _accept_any_name()
     words = list(sys.argv[1:] if arguments is None else arguments)
-    report = _report_json if "--json" in words else _report_text
-    command = next((word for word in words if word in cli.commands), "")
+    command, report = _way_to_report(words)
     try:
-        return _guard(words, command, report)
+        with terminated_as_interrupted():
+            return _guard(words, command, report)
     except OSError as error:
         # Saying it failed too: standard output is full, or its reader has gone.
         if error.errno != errno.EPIPE:
             tell(f"bpc: {error.strerror}")
         return _let_go_of_stdout()
+
+
+def report_interruption(words: Sequence[str]) -> int:
+    """Say that a command was interrupted before it began; the value is the exit code."""
+    command, report = _way_to_report(words)
+    report(command, Interrupted.at(ONE_LINE, "interrupted", None))
+    forget_interruption()
+    return INTERRUPTED
+
+
+def _way_to_report(words: Sequence[str]) -> tuple[str, Report]:
+    """The name of the command, and how it says what went wrong."""
+    command = next((word for word in words if word in cli.commands), "")
+    return command, _report_json if "--json" in words else _report_text
 
 
 def _guard(words: list[str], command: str, report: Report) -> int:
@@ -96,8 +114,7 @@ def _guard(words: list[str], command: str, report: Report) -> int:
         _report_usage(command, error, report)
         code = error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        report(command, Interrupted.at(ONE_LINE, "interrupted", None))
-        code = INTERRUPTED
+        code = report_interruption(words)
     except MemoryError as error:
         report(command, BpcError.at(ONE_LINE, f"out of memory: {error}".rstrip(": "), None))
         code = FAULT
@@ -114,6 +131,13 @@ def _run(words: list[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
+def _replace_closed_streams() -> None:
+    """Who closed stdout or stderr before we began wants to see nothing of it."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+
+
 def _accept_any_name() -> None:
     """Names of files may hold bytes that are no text, and terminals may lack characters."""
     for stream in (sys.stdout, sys.stderr):
@@ -126,7 +150,7 @@ def _let_go_of_stdout() -> int:
     try:
         sys.stdout.flush()
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        give_up_stdout()
     return FAULT
 
 

@@ -44,6 +44,13 @@ def tell(text: str) -> None:
     click.echo(text, err=True)
 
 
+def give_up_stdout() -> None:
+    """Let what is still written to stdout, Python's own last flush included, go nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
 def uses_colour(stream: Any) -> bool:
     """Whether a stream is a terminal that wants colour (NO_COLOR is obeyed)."""
     return not os.environ.get("NO_COLOR") and bool(stream.isatty())

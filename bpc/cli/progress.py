@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bpc.cli.output import bar, show, tell, uses_colour
+from bpc.cli.output import bar, give_up_stdout, show, tell, uses_colour
 from bpc.types import count_of, format_bytes
 
 if TYPE_CHECKING:
@@ -20,7 +21,9 @@ _MOST_METRICS = 4
 
 
 class SilentProgress:
-    """Says nothing: for `--json` and `--quiet`."""
+    """Says nothing: for `--json` and `--quiet`. `lost`: something that it said was not written."""
+
+    lost = False
 
     def on_wait(self, text: str) -> None:
         """Called before something that takes long."""
@@ -42,7 +45,11 @@ class SilentProgress:
 
 
 class TableProgress(SilentProgress):
-    """One line an evaluation on stdout; between them a bar on stderr if that is a terminal."""
+    """One line an evaluation on stdout; between them a bar on stderr if that is a terminal.
+
+    That nobody can read it any more (the reader has gone, the disk is full) is no reason to stop a
+    run: the table then ends, and the run goes on.
+    """
 
     def __init__(self) -> None:
         self._bar = StepBar() if sys.stderr.isatty() else None
@@ -66,8 +73,8 @@ class TableProgress(SilentProgress):
         """Say what runs where and how large it is."""
         self._end_wait()
         self._metrics = facts.get("metrics", ("accuracy",))[:_MOST_METRICS]
-        show(format_start(facts))
-        show(format_header(self._metrics))
+        self._show(format_start(facts))
+        self._show(format_header(self._metrics))
 
     def on_step(self, step: int, total: int, loss: float | None) -> None:
         """Move the bar."""
@@ -78,20 +85,40 @@ class TableProgress(SilentProgress):
         """Print the line of one evaluation."""
         if self._bar:
             self._bar.hide()
-        show(format_evaluation(row, self._metrics))
+        self._show(format_evaluation(row, self._metrics))
 
     def on_note(self, text: str) -> None:
         """Print the note on stderr, where it does not disturb the table."""
         self._end_wait()
         if self._bar:
             self._bar.hide()
-        tell(f"note: {text}")
+        _try_to_tell(f"note: {text}")
+
+    def _show(self, text: str) -> None:
+        if self.lost:
+            return
+        try:
+            show(text)
+        except OSError as error:
+            self.lost = True
+            give_up_stdout()
+            if error.errno != errno.EPIPE:
+                reason = f"standard output can no longer be written: {error.strerror}"
+                _try_to_tell(f"note: {reason}; the run goes on without its table")
 
     def close(self) -> None:
         """Take the bar away."""
         self._end_wait()
         if self._bar:
             self._bar.hide()
+
+
+def _try_to_tell(text: str) -> None:
+    """Say something on stderr, which may lead where stdout does."""
+    try:
+        tell(text)
+    except OSError:
+        return
 
 
 class StepBar:

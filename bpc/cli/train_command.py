@@ -86,6 +86,8 @@ def train_command(
     else:
         for line in format_results(results):
             show(line)
+    if progress.lost:
+        context.exit(1)
 
 
 def _check_words(

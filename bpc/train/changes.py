@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+import os
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bpc.data.dataset import Dataset
+from bpc.data.describe import SOURCES
 from bpc.data.stored import StoredRows
 from bpc.errors import Diagnostic, Note, UsageError
 from bpc.spec.flat import Change, compare, flatten, shorten
 from bpc.spec.model import Spec
 from bpc.spec.words import suggest
 from bpc.train.faults import CHANGED_SPEC, CheckpointError
-from bpc.train.saved import SavedState
+from bpc.train.saved import SavedRun, SavedState
 
 CONTENTS = "data.contents"
 STEPS = "steps"
@@ -67,12 +70,47 @@ def check_unchanged(
         for key in ("train.epochs", "train.steps"):
             old.pop(key, None)
             new.pop(key, None)
+    for key in _keys_of_paths(spec):
+        if key in old and _is_one_place(old[key], new[key], state.run):
+            new[key] = old[key]
     _check_keys(allowed, {**old, **new})
     changes = compare(old, new, spec)
     refused = [change for change in changes if not _covers(allowed, change.key)]
     if refused:
         raise CheckpointError([_describe(refused, state)])
     return changes
+
+
+def _keys_of_paths(spec: Spec) -> list[str]:
+    kinds = {option.name: option.kind for option in SOURCES[spec.data.source]}
+    named = (name for name in spec.data.options if kinds.get(name) in ("path", "paths"))
+    return [f"data.{name}" for name in named]
+
+
+def _is_one_place(old: str, new: str, run: SavedRun) -> bool:
+    """Whether paths, as `flatten` has them, lead to the same places from where we are now and from
+    where the run was started: its spec has a name as seen from there, and one in full."""
+    try:
+        before, now = json.loads(old), json.loads(new)
+    except ValueError:  # so long that only its beginning was kept
+        return old == new
+    start, there = os.path.dirname(run.spec), os.path.dirname(run.absolute)
+
+    def resolve(path: str) -> str:
+        if os.path.isabs(path) or os.path.isabs(start):
+            return os.path.normpath(path)
+        return os.path.normpath(os.path.join(there, os.path.relpath(path, start or ".")))
+
+    return bool(_each(before, resolve) == _each(now, os.path.abspath))
+
+
+def _each(value: Any, change: Callable[[str], str]) -> Any:
+    """A path, or many by name or in order, all changed."""
+    if isinstance(value, dict):
+        return {name: _each(item, change) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_each(item, change) for item in value]
+    return change(value) if isinstance(value, str) else value
 
 
 def _covers(allowed: Collection[str], key: str) -> bool:

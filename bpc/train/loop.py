@@ -132,17 +132,14 @@ class _Run:
 
     def go(self) -> dict[str, Any]:
         """Run to the end, or to what stops it; the folder says which."""
-        self.folder.begin(limit_steps(self.job.spec, self.job.steps))
-        self.folder.write_companions(self.device.companions)
         self.stepper.reset(len(self.windows))
         if self.job.resume is not None:
             self._restore(self.job.resume.found)
-        self.metrics.open(self.tally.step)
-        self.events = open_events(self._events_folder(), self.tally.step)
-        self.job.progress.on_start(self._describe())
-        self._tell_of_data()
-        self.stepper.follow(self._batches_ahead())
         try:
+            self._open()
+            self.job.progress.on_start(self._describe())
+            self._tell_of_data()
+            self.stepper.follow(self._batches_ahead())
             with StopRequest() as stop:
                 self._steps(stop)
         except DataError as error:
@@ -164,7 +161,14 @@ class _Run:
         for name in fresh:
             self.device.write_scalar(name, initial[name])
         self.tally = restore_tally(state.step, state.loop, self.units.places())
-        self.keeper.resume(found)
+
+    def _open(self) -> None:
+        """Open all that the run writes to, and only then change what its folder has."""
+        self.events = open_events(self._events_folder(), self.tally.step)
+        self.metrics.open(self.tally.step)
+        self.folder.begin(limit_steps(self.job.spec, self.job.steps), self.device.companions)
+        if self.job.resume is not None:
+            self.keeper.resume(self.job.resume.found)
 
     def _batches_ahead(self) -> Iterator[NDArray[np.int64]]:
         """The batches still to come, in order, drawn apart from those of the step at hand."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
-from bpc.errors import UsageError
+from bpc.errors import BpcError, UsageError
 from bpc.spec.model import Spec
 from bpc.spec.resolved import write_resolved
+from bpc.train.checkpoint import FOLDER as CHECKPOINTS
 from bpc.train.checkpoint import MODEL
 from bpc.train.faults import NO_CHECKPOINT, CheckpointError
 from bpc.train.files import Files, remove_leftovers, replace_file
@@ -48,12 +50,19 @@ class RunFolder:
         """Where the metrics go."""
         return self.path / "metrics.jsonl"
 
-    def begin(self, spec: Spec) -> None:
-        """Keep the spec; what an earlier end of the run left is its end no more."""
+    def begin(self, spec: Spec, companions: Mapping[str, str]) -> None:
+        """Keep the spec, and by name what else decides bits on the device; what an earlier end of
+        the run left is its end no more.
+
+        Raises:
+            OSError: what the system says; what an earlier end left is still there.
+        """
         remove_leftovers(self.files, self.path)
+        self._write_spec(spec)
+        for name, text in companions.items():
+            self._write_text(name, text)
         for name in (RESULT, MODEL):
             self.files.remove(self.path / name)
-        self._write_spec(spec)
 
     def _write_spec(self, spec: Spec) -> None:
         """The spec and what it extends as they were read, and all of it in one file."""
@@ -66,11 +75,6 @@ class RunFolder:
 
     def _write_text(self, name: str, text: str) -> None:
         replace_file(self.files, self.path / name, [text.encode()])
-
-    def write_companions(self, files: Mapping[str, str]) -> None:
-        """Keep what else decides bits on the device."""
-        for name, text in files.items():
-            self._write_text(name, text)
 
     def write_data(self, facts: Mapping[str, object]) -> None:
         """Keep what rows to predict for need: names of classes, scales, what fills gaps."""
@@ -121,10 +125,12 @@ def open_run_folder(path: Path) -> RunFolder:
 
     Raises:
         UsageError: another process trains into it.
-        CheckpointError: there is no such folder.
+        CheckpointError: there is no such folder, or it is that of a checkpoint.
     """
     if not path.is_dir():
         raise CheckpointError.at(NO_CHECKPOINT, f"{path}: there is no such run", None)
+    if (path / STATE_FILE).exists():
+        raise _no_run_but_a_checkpoint(path)
     return RunFolder(path)
 
 
@@ -142,6 +148,16 @@ def find_spec(target: str | os.PathLike[str]) -> Path:
         message = f"{path} is not the folder of a run: it has no {RESOLVED}"
         raise CheckpointError.at(NO_CHECKPOINT, message, None)
     return folder / RESOLVED
+
+
+def _no_run_but_a_checkpoint(path: Path) -> BpcError:
+    """What goes on writes its weights and its spec beside, and would spoil the checkpoint."""
+    inside = path if path.parent.name == CHECKPOINTS else path.resolve()
+    message = f"{path} is a checkpoint; a run goes on in its own folder, from the newest one there"
+    help = "copy it into the folder checkpoints/ of a run, and go on with that run"
+    if inside.parent.name == CHECKPOINTS:
+        help = f"bpc train --resume {shlex.quote(str(inside.parent.parent))}"
+    return CheckpointError.at(NO_CHECKPOINT, message, None, help=help)
 
 
 def _not_empty(path: Path) -> UsageError:
