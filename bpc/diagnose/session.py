@@ -22,6 +22,7 @@ from bpc.runtime.sim_device import self_contained
 from bpc.spec.model import Spec
 from bpc.train.control import initial_control
 from bpc.train.initial import Reals, initial_values
+from bpc.types import Shape
 
 CHECKED_ROWS = 20
 """Rows of the batch that kernels are checked with: two tiles of no size, with a tail."""
@@ -112,9 +113,25 @@ class Preparer:
             device.write_scalar("control.good", self._good_updates(rows))
             # As if the rows that a short batch lacks came before it in the window.
             device.write_scalar("control.first_row", self.spec.data.batch - rows)
+            for state in self.entries.states_of("moment"):
+                device.write_state(state.name, _some_moment(state.name, state.value.shape))
+        if entry == "update" and rows == self._skipped_rows():
+            device.write_state(*self._overflowed(device))
         for name, array in self.data.train.items():
             if name in device.program.persistent:
                 device.write_input(name, array[:rows])
+
+    def _skipped_rows(self) -> int:
+        """The batch whose update is skipped, since a gradient overflowed: short of the full one."""
+        shorter = row_counts(self.spec.data.batch)[:-1]
+        return shorter[-1] if shorter else 0
+
+    def _overflowed(self, device: HostArena) -> tuple[str, Reals]:
+        """A gradient with one element that is infinite."""
+        name = self.entries.states_of("gradient")[0].name
+        value = np.array(device.read_state(name), np.float64)
+        value.reshape(-1)[0] = np.inf
+        return name, value
 
     def _good_updates(self, rows: int) -> int:
         """So many that the scale grows after a full batch, and an update later after others."""
@@ -132,6 +149,12 @@ def _told_apart(name: str, value: Reals) -> Reals:
         return value
     draws = np.random.default_rng(zlib.crc32(name.removeprefix("master.").encode()))
     return value + (0.1 * draws.standard_normal(value.shape)).astype(value.dtype)
+
+
+def _some_moment(name: str, shape: Shape) -> Reals:
+    """Small positive numbers: a first update from moments of zero would not show their factor."""
+    draws = np.random.default_rng(zlib.crc32(name.encode()))
+    return 1e-3 * draws.random([dim for dim in shape if isinstance(dim, int)])
 
 
 def to_json(checked: Checked) -> dict[str, Any]:
