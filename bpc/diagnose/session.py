@@ -86,7 +86,7 @@ def check_network(
 
 def row_counts(rows: int) -> tuple[int, ...]:
     """With how many rows a program planned for `rows` is checked."""
-    return tuple(sorted({1, max(1, rows - SHORT_BY), rows}))
+    return tuple(sorted({1, max(min(2, rows), rows - SHORT_BY), rows}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Preparer:
             for state in self.entries.states_of("moment"):
                 device.write_state(state.name, _some_moment(state.name, state.value.shape))
         if entry == "update" and rows == self._skipped_rows():
-            device.write_state(*self._overflowed(device))
+            self._overflow(device)
         for name, array in self.data.train.items():
             if name in device.program.persistent:
                 device.write_input(name, array[:rows])
@@ -126,12 +126,12 @@ class Preparer:
         shorter = row_counts(self.spec.data.batch)[:-1]
         return shorter[-1] if shorter else 0
 
-    def _overflowed(self, device: HostArena) -> tuple[str, Reals]:
-        """A gradient with one element that is infinite."""
-        name = self.entries.states_of("gradient")[0].name
-        value = np.array(device.read_state(name), np.float64)
-        value.reshape(-1)[0] = np.inf
-        return name, value
+    def _overflow(self, device: HostArena) -> None:
+        """Make one element of every gradient infinite."""
+        for state in self.entries.states_of("gradient"):
+            value = np.array(device.read_state(state.name), np.float64)
+            value.reshape(-1)[0] = np.inf
+            device.write_state(state.name, value)
 
     def _good_updates(self, rows: int) -> int:
         """So many that the scale grows after a full batch, and an update later after others."""
