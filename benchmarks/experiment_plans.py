@@ -39,7 +39,7 @@ train: {{optimizer: {{sgd: {{lr: 1e-3}}}}}}
 
 # -- checkpoint segments --------------------------------------------------------------------------
 
-LENGTHS = (9, 25, 49, 100)
+LENGTHS = (9, 25, 49)
 
 
 def checkpoints(seeds: int, lengths: tuple[int, ...] = LENGTHS, steps: int = 30) -> Sheet:

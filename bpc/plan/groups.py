@@ -23,6 +23,9 @@ VIRTUAL = ("index", "extent", "reshape")
 """Ops that never make a kernel: numbers from positions, and views."""
 
 PRODUCTS = ("gemm", "conv2d", "conv2d_input", "conv2d_weight")
+_MOST_LEAVES = 4
+"""A value of more tensors than these is stored: a running sum of gradients would have every reader
+read, and keep, all that it ever added up."""
 _COSTLY_FLOPS = 30  # an element-wise value above this is computed once, not in every reader
 
 
@@ -185,13 +188,20 @@ def _find_deferred(graph: Graph) -> set[str]:
     kept = {views.get(name, name) for name in graph.kept()} | graph.kept()
     readers = graph.consumers()
     free = _free_scalars(graph)
-    return {
-        node.output.name
-        for node in graph.nodes
-        if is_elementwise(node)
-        and node.output.name not in kept
-        and _may_defer(node, readers.get(node.output.name, []), free)
-    }
+    values = graph.values()
+    found: dict[str, frozenset[str]] = {}  # and the values that each is computed from
+    for node in graph.nodes:
+        name = node.output.name
+        if not is_elementwise(node) or name in kept:
+            continue
+        reading = readers.get(name, [])
+        roots = [views.get(given, given) for given in node.inputs]
+        leaves = frozenset[str]().union(*(found.get(root, {root}) for root in roots))
+        size = elements(node.output.shape, 2)
+        large = sum(elements(values[leaf].shape, 2) >= size for leaf in leaves)
+        if _may_defer(node, reading, free) and (large <= _MOST_LEAVES or len(reading) == 1):
+            found[name] = leaves
+    return set(found)
 
 
 def _may_defer(node: Node, readers: list[Node], free: set[str]) -> bool:

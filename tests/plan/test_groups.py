@@ -64,3 +64,15 @@ def test_layers_of_one_element(first: str, more: str, accumulate: int, tmp_path:
         made.train(run_dir=tmp_path / f"run{run}")
     weights = [(tmp_path / f"run{run}" / "model.safetensors").read_bytes() for run in (0, 1)]
     assert weights[0] == weights[1]
+
+
+def test_a_budget_saves_what_residual_blocks_keep(tmp_path: Path) -> None:
+    """Gradients along a residual stream are added up block by block, and each sum is dropped."""
+    path = tmp_path / "net.yaml"
+    text = SPEC.format(layers=24, layer="residual: [linear: 4, relu]")
+    path.write_text(text.replace("rows: 8", "rows: 512").replace("batch: 4", "batch: 512"))
+    net = bpc.compile(path, device="reference")
+    facts = net.plan_memory()
+    fixed = facts["classes"]["parameters"] + facts["classes"]["gradients"]
+    least, most = (facts[key] - fixed for key in ("least_feasible_bytes", "planned_peak_bytes"))
+    assert least < most / 2
