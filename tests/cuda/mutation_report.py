@@ -25,7 +25,7 @@ plants what the text has that is not in that file yet.
 Parts of the CUDA templates, of `bpc_cuda.h` and of the lines that the generator writes into them
 are changed, one at a time, in the kernels of {networks} small networks with tails and unequal sides
 (`tests/cuda/mutated`). {planted_whole}:
-planted wherever there is one. Of the others a sample was planted; the table says how large.
+planted wherever there is one.{others}
 
 Changes that read the same but for names and numbers are planted once, and tried in several kernels,
 in all kernels before they count as unexplained. A defect is *found* if what `bpc check --kernels`
@@ -108,6 +108,9 @@ def page(
     head = HEAD.format(
         networks=len(list((REASONS.parent / "mutated").glob("*.yaml"))),
         planted_whole=_whole(listed, outcomes),
+        others=" Of the others a sample was planted; the table says how large."
+        if sum(listed.values()) > len(outcomes)
+        else "",
         left=len(left),
         planted=len(outcomes),
         refused=status["invalid"],
