@@ -135,7 +135,7 @@ class _Choice:
 
     def __post_init__(self) -> None:
         self.values = self.graph.values()
-        self.roots = _view_roots(self.graph)
+        self.roots = self.graph.views()
         self.kept = {value.name for value in self.graph.inputs}
         self.kept |= {state.name for state in self.graph.states}
         self.chosen = {}
@@ -192,13 +192,3 @@ def _saved_by(node: Node) -> tuple[str, ...]:
         else:
             named.append(results[-1 - position])
     return tuple(named)
-
-
-def _view_roots(graph: Graph) -> dict[str, str]:
-    """The value whose elements a view shows."""
-    roots: dict[str, str] = {}
-    for node in graph.nodes:
-        if node.op == "reshape":
-            source = node.inputs[0]
-            roots[node.output.name] = roots.get(source, source)
-    return roots

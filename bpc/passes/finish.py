@@ -12,14 +12,12 @@ from bpc.ops import OPS
 def copy_shared_updates(graph: Graph) -> Graph:
     """Copy a value that is to become a state but lies elsewhere: an input, a state, or a value
     that already becomes another state."""
-    makers = graph.producers()
+    makers, views = graph.producers(), graph.views()
     claimed: set[str] = set()
     updates = []
     b = Builder.on(OPS, graph, graph.nodes[0].span) if graph.nodes else None
     for state, value in graph.updates:
-        root = value
-        while root in makers and makers[root].op == "reshape":
-            root = makers[root].inputs[0]
+        root = views.get(value, value)
         if (root not in makers or root in claimed) and b is not None:
             source = b.values[value]
             here = b.at(makers[value]) if value in makers else b
