@@ -1,9 +1,10 @@
 """Everything that waits for a GPU, in one command of under eight minutes, unattended.
 
-    python benchmarks/gpu.py [--json] [--minutes 8] [--parts tests,train,time]
+    python benchmarks/gpu.py [--json] [--minutes 8] [--parts tests,train,time,loop]
 
 Runs tests/gpu, trains the example specs to the same losses as `cpu` (as `reference` without a C++
-compiler), and times the MLP step of works.py against PyTorch, eager and compiled. Each part is a
+compiler), and times the MLP step of works.py against PyTorch, eager and compiled, with the loss of
+each step as a number, and in `bpc train`'s loop with and without steps ahead. Each part is a
 process of its own with a limit; what is done is printed as it comes, the table last. Exits with 1
 if a test fails, a loss differs, or a part of bpc gives no answer; a peer that is missing is told.
 """
@@ -35,6 +36,8 @@ TRAIN_STEPS = 30
 LOSS_TOLERANCE = 1e-4
 WARM_UP, ROUNDS, ROUND_STEPS = 30, 10, 50
 PEERS = ("bpc", "bpc-no-graph", "torch", "torch-compile", "torch-graphs")
+LOOPS = {"bpc-loop": "1", "bpc-loop-waiting": "0"}  # BPC_CUDA_AHEAD
+LOOP_STEPS = 1000
 LEAST_SECONDS = 10.0  # less is not worth starting a part
 
 
@@ -95,6 +98,24 @@ def run_timing(peer: str) -> dict[str, Any]:
     losses = [step(next(batches)) for _ in range(WARM_UP)]
     rounds = [_time_round(step, batches) for _ in range(ROUNDS)]
     return {**facts, "step_ms": 1000 * median(rounds), "losses": losses[:5]}
+
+
+def run_loop(peer: str) -> dict[str, Any]:
+    """Milliseconds of a step of the training loop, which logs and evaluates at its end alone."""
+    os.environ["BPC_CUDA_AHEAD"] = LOOPS[peer]
+    from works import WORKS
+
+    import bpc
+
+    settings = {"train.log_every": LOOP_STEPS, "train.eval_every": LOOP_STEPS}
+    net = bpc.compile(WORKS["mlp"].spec, device="cuda", set=settings)
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, steps in (("warm", WARM_UP), ("timed", LOOP_STEPS)):
+            found[name] = net.train(steps=steps, run_dir=Path(folder) / name)
+    timed = found["timed"]
+    step_ms = 1000 * timed["seconds"] / timed["steps"]
+    return {"step_ms": step_ms, "median_ms": timed["step_ms_median"], "loss": timed["final"]}
 
 
 def _time_round(step: Callable[[np.ndarray], float], batches: Iterator[np.ndarray]) -> float:
@@ -279,10 +300,28 @@ def run_timings(clock: Clock) -> Iterator[Line]:
         yield Line("time", peer, bool(close), result, found)
 
 
+def run_loops(clock: Clock) -> Iterator[Line]:
+    losses = []
+    for peer in LOOPS:
+        found, why = ask("loop", peer, clock.limit(45))
+        if found is None:
+            yield Line("loop", peer, False, f"no answer: {why}")
+            continue
+        losses.append(found["loss"])
+        result = f"{found['step_ms']:.3f} ms a step, median {found['median_ms']:.3f} ms"
+        yield Line("loop", peer, losses[0] == found["loss"], result, found)
+
+
 PARTS: dict[str, Callable[[Clock], Iterator[Line]]] = {
     "tests": run_tests,
     "train": run_trainings,
     "time": run_timings,
+    "loop": run_loops,
+}
+WORKERS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "train": run_training,
+    "time": run_timing,
+    "loop": run_loop,
 }
 
 
@@ -308,13 +347,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="all facts as JSON on stdout")
     parser.add_argument("--minutes", type=float, default=7.5, help="the whole time")
-    parser.add_argument("--parts", default=",".join(PARTS), help="of tests, train, time")
+    parser.add_argument("--parts", default=",".join(PARTS), help="of tests, train, time, loop")
     parser.add_argument("--worker", nargs=2, metavar=("KIND", "WHAT"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.worker:
         kind, what = given.worker
-        answer = run_training(what) if kind == "train" else run_timing(what)
-        print(json.dumps(answer))
+        print(json.dumps(WORKERS[kind](what)))
         return 0
     return run_all(given.parts.split(","), given.minutes, given.json)
 

@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bpc.expr import Const, Expr, Var, and_, clip, gt, isfinite, minimum, select, sqrt, square
+from bpc.expr import (
+    Const,
+    Expr,
+    Var,
+    and_,
+    clip,
+    gt,
+    isfinite,
+    maximum,
+    minimum,
+    select,
+    sqrt,
+    square,
+)
 from bpc.ir import Init, State, Value
 from bpc.optimizer import gradient_name
 from bpc.parameter_groups import Settings
@@ -22,12 +35,14 @@ def norm_name(parameter: str) -> str:
 class Clipped:
     """What the rules read of a window's gradients.
 
-    `found` is 1 where the loss or any gradient is not finite. `factors` has one scalar for each
-    clip group (None for the parameters of no group) and each type that its parameters are moved
-    in. `limit` bounds each element, if given.
+    `found` is 1 where the loss or any gradient is not finite, so that weights stay; `held` is 1
+    where counters and scale stay, too. `factors` has one scalar for each clip group (None for the
+    parameters of no group) and each type that its parameters are moved in. `limit` bounds each
+    element, if given.
     """
 
     found: Value
+    held: Value
     factors: Mapping[tuple[int | None, DType], Value]
     limit: float | None
 
@@ -51,10 +66,7 @@ def build_clipping(
     total = _add_up(make, squares, "squares_through")
     norm = _root(make, "norm", total, unscale)
     make.write("control.norm", norm)
-    sound = and_(isfinite(Var("q")), isfinite(Var("l")))
-    loss = make.control("loss")
-    found = make.scalar("nonfinite", select(sound, 0, 1), "i64", q=total, l=loss)
-    make.write("control.found_inf", found)
+    found, held = _check(make, total)
     members: dict[int | None, dict[str, Value]] = {}
     for name, value in squares.items():
         members.setdefault(settings[name].clip, {})[name] = value
@@ -69,12 +81,29 @@ def build_clipping(
         key, real = settings[state.name].clip, compute_type(state.value.dtype)
         if (key, real) not in factors:
             factors[key, real] = _factor(make, key, real, unscale, shares.get(key), whole)
-    return Clipped(found, factors, train.clip_value)
+    return Clipped(found, held, factors, train.clip_value)
 
 
-def _clip_group(
-    make: UpdateBuilder, key: int, parts: Mapping[str, Value], unscale: Value
-) -> Value:
+def _check(make: UpdateBuilder, squares: Value) -> tuple[Value, Value]:
+    """Whether the window is not finite, and whether all of it has to be run again.
+
+    With `control.late`, the host issues a window before it knows of the last one. A window that
+    is not finite then changes nothing but `found_inf`, and nor does any after it, until the host
+    has seen that and runs the first of them again with `control.late` at 0.
+    """
+    loss, weight = make.control("loss"), make.control("weight")
+    mean = Var("l") / select(gt(Var("w"), 0), Var("w"), 1)
+    sound = and_(isfinite(Var("q")), isfinite(mean))
+    now = make.scalar("nonfinite.now", select(sound, 0, 1), "i64", q=squares, l=loss, w=weight)
+    late, before = make.control("late"), make.control("found_inf")
+    stuck = select(Var("late"), maximum(Var("now"), Var("before")), Var("now"))
+    found = make.scalar("nonfinite", stuck, "i64", now=now, before=before, late=late)
+    make.write("control.found_inf", found)
+    held = make.scalar("held", select(Var("late"), Var("f"), 0), "i64", f=found, late=late)
+    return found, held
+
+
+def _clip_group(make: UpdateBuilder, key: int, parts: Mapping[str, Value], unscale: Value) -> Value:
     """The share of its gradients that a group keeps."""
     name = f"factor.group{key + 1}"
     norm = _root(make, f"{name}.norm", _add_up(make, parts, f"{name}.through"), unscale)

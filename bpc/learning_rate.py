@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import pi
 
+from bpc.clipping import Clipped
 from bpc.expr import (
     Const,
     Expr,
@@ -87,12 +88,12 @@ _SHARES = {
 
 
 def build_rates(
-    make: UpdateBuilder, found: Value, settings: Sequence[Settings]
+    make: UpdateBuilder, clipped: Clipped, settings: Sequence[Settings]
 ) -> tuple[Mapping[Rate, Value], Value]:
     """The rate of this update for each kind of group, in f64, and the number of the update.
 
     Writes the rate of the run and the next values of the counters, which a window that is not
-    finite (`found`) leaves as they are; the number of the window always moves.
+    finite leaves as they are; the number of the window moves unless it is held.
     """
     t, updates = Var("t"), make.control("updates")
     number = make.scalar("update.number", t + 1, "i64", t=updates)
@@ -100,8 +101,10 @@ def build_rates(
     lr = _scale_rate(make, "lr", Var("base_lr") * share, number)
     make.write("control.lr", lr)
     kept = select(Var("f"), Var("t"), Var("n"))
+    found = clipped.found
     make.write("control.updates", make.scalar("updates", kept, "i64", f=found, t=updates, n=number))
-    window = make.scalar("window", Var("w") + 1, "i64", w=make.control("window"))
+    tried = select(Var("h"), Var("w"), Var("w") + 1)
+    window = make.scalar("window", tried, "i64", h=clipped.held, w=make.control("window"))
     make.write("control.window", window)
     rates: dict[Rate, Value] = {(None, 1.0): lr}
     for own, factor in dict.fromkeys(item.rate for item in settings):

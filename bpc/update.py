@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from bpc.autodiff import differentiate
-from bpc.clipping import build_clipping
+from bpc.clipping import Clipped, build_clipping
 from bpc.expr import Const, Expr, Var, ge, maximum, select
 from bpc.ir import Builder, Graph, Init, State, Value, retain, verify
 from bpc.learning_rate import build_rates
@@ -26,7 +26,7 @@ from bpc.update_builder import UpdateBuilder
 from bpc.widen import widen_results
 
 REAL_CONTROL = ("scale", "divisor", "base_lr", "warmup", "total", "final", "lr", "norm")
-WHOLE_CONTROL = ("seed", "window", "first_row", "updates", "good", "found_inf")
+WHOLE_CONTROL = ("seed", "window", "first_row", "updates", "good", "found_inf", "late")
 
 
 def control_states(spec: Spec) -> tuple[State, ...]:
@@ -172,9 +172,9 @@ def build_update(forward: Graph, spec: Spec) -> Graph:
     real = compute_type(PRECISIONS[spec.train.precision])
     make = UpdateBuilder(spec, b, real.name, list(kept))
     clipped = build_clipping(make, parameters, settings)
-    rates, number = build_rates(make, clipped.found, list(settings.values()))
+    rates, number = build_rates(make, clipped, list(settings.values()))
     if spec.scales_loss:
-        _scale(make, clipped.found)
+        _scale(make, clipped)
     labels = {rate: f".group{k}" if k else "" for k, rate in enumerate(rates)}
     for state in parameters:
         own = settings[state.name]
@@ -185,12 +185,13 @@ def build_update(forward: Graph, spec: Spec) -> Graph:
     return verify(retain(graph), OPS)
 
 
-def _scale(make: UpdateBuilder, found: Value) -> None:
+def _scale(make: UpdateBuilder, clipped: Clipped) -> None:
     """Dynamic loss scaling: back off after a bad window, grow after enough good ones.
 
     Source: mixed precision training, Micikevicius et al. 2017 (arXiv:1710.03740).
     """
     settings = make.spec.train.loss_scale
+    found, held = clipped.found, clipped.held
     scale, good = make.control("scale"), make.control("good")
     count = Var("g") + 1
     full = ge(count, settings.growth_interval)
@@ -198,7 +199,7 @@ def _scale(make: UpdateBuilder, found: Value) -> None:
     reduced: Expr = Var("s") * settings.backoff
     if make.spec.train.nonfinite == "skip":  # else the run stops there
         reduced = maximum(reduced, settings.floor)
-    following = select(Var("f"), reduced, grown)
-    make.write("control.scale", make.scalar("scale", following, f=found, s=scale, g=good))
-    kept = select(Var("f"), 0, select(full, 0, count))
-    make.write("control.good", make.scalar("good", kept, "i64", f=found, g=good))
+    moved = select(Var("h"), Var("s"), select(Var("f"), reduced, grown))
+    make.write("control.scale", make.scalar("scale", moved, h=held, f=found, s=scale, g=good))
+    counted = select(Var("h"), Var("g"), select(Var("f"), 0, select(full, 0, count)))
+    make.write("control.good", make.scalar("good", counted, "i64", h=held, f=found, g=good))

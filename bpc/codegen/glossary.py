@@ -115,6 +115,12 @@ _CONTROL: tuple[tuple[str, str], ...] = (
         "1 where a gradient or the loss was inf or NaN, so that the update was skipped; "
         "by update, read by the host after every step",
     ),
+    (
+        "late",
+        "1 while the host starts a step before it has read found_inf of the last one: after a "
+        "step with inf or NaN all values then stay, also in later steps, until the host has "
+        "seen it and runs that step again with 0",
+    ),
 )
 
 _HELPERS: tuple[Word, ...] = (

@@ -36,6 +36,8 @@ from bpc.types import shape_at
 
 Bytes = NDArray[np.uint8]
 
+HELD, ENDLESS = "held", "endless"
+
 WIDEST = 16
 """Bytes of the widest access, to which a plan aligns every tensor at least."""
 
@@ -107,10 +109,42 @@ class KernelCheck:
             self.error, self.bound = error, bound
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An entry point as a check calls it, with the launches that are checked.
+
+    `event`: what happens to the step. HELD: it comes behind one that was not finite, which the
+    host has yet to see. ENDLESS: its loss is finite, and the mean of it is not.
+    """
+
+    entry: str
+    rows: int
+    launches: tuple[CudaLaunch, ...]
+    event: str = ""
+
+
+def list_calls(program: Program, source: CudaSource, rows: Sequence[int]) -> Iterator[Call]:
+    """Every entry point with every number of rows, and what decides over a step twice more."""
+    for count in rows:
+        for name, launches in source.launches.items():
+            yield Call(name, count, tuple(launches))
+            entry = program.entries[name]
+            deciding = tuple(launch for launch in launches if _decides(entry, launch))
+            if deciding and count == rows[0]:
+                yield Call(name, count, deciding, HELD)
+                yield Call(name, count, deciding, ENDLESS)
+
+
+def _decides(entry: Entry, launch: CudaLaunch) -> bool:
+    """Whether a launch tells if the step counts."""
+    kernels = [entry.kernels[at] for at in (*launch.kernels, *launch.tails)]
+    return any(operand.value == "control.late" for kernel in kernels for operand in kernel.reads)
+
+
 def check_kernels(
     program: Program,
     source: CudaSource,
-    prepare: Callable[[HostArena, str, int], None],
+    prepare: Callable[[HostArena, Call], None],
     rows: Sequence[int],
     runs: Sequence[Run] = RUNS,
     told: Callable[[str], None] = lambda text: None,
@@ -121,8 +155,7 @@ def check_kernels(
     Args:
         program: what is planned.
         source: its CUDA text and launches.
-        prepare: fills inputs, states and control values of a device for an entry and a number
-            of rows.
+        prepare: fills inputs, states and control values of a device for a call.
         rows: how many rows to run with; short batches show what guards are worth.
         runs: the ways of running each launch.
         told: progress.
@@ -135,14 +168,13 @@ def check_kernels(
         modules = dict(zip(modes, loaded, strict=True))
     device = HostArena(program)
     checks: dict[str, KernelCheck] = {}
-    for count in rows:
-        for name in source.launches:
-            told(f"{name}, {count} rows")
-            prepare(device, name, count)
-            for launch in source.launches[name]:
-                item = take_launch(device, program.entries[name], launch, count, twin)
-                for home, raw in check_launch(item, modules, runs, checks).items():
-                    storage_bytes(device.arena, item.entry, home)[: len(raw)] = raw
+    for call in list_calls(program, source, rows):
+        told(f"{call.entry}, {call.rows} rows")
+        prepare(device, call)
+        for launch in call.launches:
+            item = take_launch(device, program.entries[call.entry], launch, call.rows, twin)
+            for home, raw in check_launch(item, modules, runs, checks).items():
+                storage_bytes(device.arena, item.entry, home)[: len(raw)] = raw
     return tuple(checks.values())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ import numpy as np
 from bpc.codegen.cuda import generate
 from bpc.data.describe import Description
 from bpc.data.read import Dataset
-from bpc.diagnose.kernels import RUNS, KernelCheck, Run, check_kernels
+from bpc.diagnose.kernels import ENDLESS, HELD, RUNS, Call, KernelCheck, Run, check_kernels
 from bpc.diagnose.resources import Resources, measure_resources
 from bpc.diagnose.twin import Twin
 from bpc.entries import Entries, build_entries
@@ -97,9 +98,10 @@ class Preparer:
     entries: Entries
     data: Dataset
 
-    def __call__(self, device: HostArena, entry: str, rows: int) -> None:
+    def __call__(self, device: HostArena, call: Call) -> None:
         """Fill inputs, and before the first entry of a step states and control values."""
-        if entry == "micro_step":
+        rows = call.rows
+        if call.entry == "micro_step":
             states = [*self.entries.states_of("parameter"), *self.entries.states_of("master")]
             alone = rows == 1 < self.spec.data.batch
             for name, value in initial_values(states, self.spec.seed).items():
@@ -115,8 +117,16 @@ class Preparer:
             device.write_scalar("control.first_row", self.spec.data.batch - rows)
             for state in self.entries.states_of("moment"):
                 device.write_state(state.name, _some_moment(state.name, state.value.shape))
-        if entry == "update" and rows == self._skipped_rows():
-            self._overflow(device)
+        if call.entry == "update":
+            skipped = rows == self._skipped_rows()
+            if skipped:
+                self._overflow(device)
+            device.write_scalar("control.late", int(call.event == HELD))
+            # What a step found counts for the next one only where the host reads late.
+            device.write_scalar("control.found_inf", int(not skipped))
+            if call.event == ENDLESS:
+                device.write_scalar("control.loss", 0.9 * sys.float_info.max)
+                device.write_scalar("control.weight", 0.5)
         for name, array in self.data.train.items():
             if name in device.program.persistent:
                 device.write_input(name, array[:rows])

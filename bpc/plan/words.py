@@ -9,7 +9,9 @@ from bpc.ir import Node
 _WORDS = {
     "unscale": "turns kept gradients into those of the mean loss, without scale",
     "norm": "length of all gradients together, unscaled",
-    "nonfinite": "1 where a gradient or the loss is inf or NaN: the update is skipped",
+    "nonfinite.now": "1 where a gradient or the loss is inf or NaN",
+    "nonfinite": "so now, or before while the host reads late: the update is skipped",
+    "held": "1 where the step will be run again: counters and scale stay, too",
     "factor.share": "the share of every gradient that clipping by the norm of all of them leaves",
     "factor": "of every gradient: unscaled, then clipped to the allowed norm if there is one",
     "update.number": "counted from 1",

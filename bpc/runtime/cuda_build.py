@@ -53,9 +53,10 @@ def make_cuda(
 
 
 def options_from_environment() -> CudaOptions:
-    """BPC_CUDA_GRAPH=0 launches kernels one by one; BPC_CUDA_SLOTS=1 keeps a single input slot."""
-    slots = 1 if os.environ.get("BPC_CUDA_SLOTS") == "1" else 2
-    return CudaOptions(slots, os.environ.get("BPC_CUDA_GRAPH") != "0")
+    """BPC_CUDA_GRAPH=0 launches kernels one by one; BPC_CUDA_SLOTS=1 keeps a single input slot;
+    BPC_CUDA_AHEAD=0 reads the values of each step before the next one."""
+    graphs, ahead = (os.environ.get(f"BPC_CUDA_{name}") != "0" for name in ("GRAPH", "AHEAD"))
+    return CudaOptions(1 if os.environ.get("BPC_CUDA_SLOTS") == "1" else 2, graphs, ahead)
 
 
 def has_driver() -> bool:

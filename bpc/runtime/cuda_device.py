@@ -15,7 +15,7 @@ from bpc.plan.program import ALIGNMENT, Program
 from bpc.runtime.cuda import Gpu, Graph, Kernel, KernelFacts, Stream
 from bpc.runtime.cuda_host import MOST_BOUNCED, Bounce, InputSlots, LateValues, SmallWrites
 from bpc.runtime.cuda_layout import inputs_of, move_inputs, plan_side, tensor_bytes
-from bpc.runtime.device import PRODUCTS_FILE, Array
+from bpc.runtime.device import PRODUCTS_FILE, Array, Scalars
 from bpc.runtime.launching import ROWS_AT, Packed, PackedLaunch, pack_launches
 from bpc.runtime.reference import storage_type
 from bpc.types import BF16, F16, format_bytes, shape_at
@@ -48,10 +48,12 @@ class CudaOptions:
 
     `slots`: places for a batch; with 2, the next one is copied while the last one is read.
     `graphs`: replay each entry point as a graph; else launch its kernels one by one.
+    `ahead`: training issues a step before the values of the last one are read.
     """
 
     slots: int = 2
     graphs: bool = True
+    ahead: bool = True
 
 
 class CudaDevice:
@@ -158,6 +160,11 @@ class CudaDevice:
         }
 
     @property
+    def works_ahead(self) -> bool:
+        """Unless it was asked not to."""
+        return self._options.ahead
+
+    @property
     def companions(self) -> Mapping[str, str]:
         """Which products the library computes, and how: its sums have an order of their own."""
         return {PRODUCTS_FILE: self._products.text} if self._products else {}
@@ -204,9 +211,13 @@ class CudaDevice:
     def read_scalar(self, name: str) -> float | int:
         """A state without axes; metrics and control values come together, in one copy."""
         if name in self._late:
-            return self._late.read(name)
+            return self._late.take().read_scalar(name)
         value: float | int = self.read_state(name).item()
         return value
+
+    def snapshot(self) -> Scalars:
+        """Metrics and control values after all that the compute stream holds, without waiting."""
+        return self._late.take()
 
     def write_scalar(self, name: str, value: float | int) -> None:
         """Replace a state without axes, without waiting."""

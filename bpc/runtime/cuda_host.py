@@ -5,6 +5,7 @@ Who may touch what, and when:
 - A staging buffer is written by the host only after the last batch was copied out of it.
 - A slot on the device is overwritten only after the last launch that reads it.
 - A launch that reads a slot waits for the copies into it, without making the host wait.
+- A mirror of values is copied to again only after two more copies were asked for.
 - Everything else happens in the order of one stream, the compute stream.
 """
 
@@ -25,6 +26,7 @@ from bpc.runtime.reference import storage_type
 from bpc.types import shape_at
 
 CELLS, CELL_BYTES = 128, 16
+MIRRORS = 2
 MOST_BOUNCED = 4 << 20
 _ALIGNMENT = 64
 _LATE_KINDS = ("control", "metric")
@@ -175,8 +177,40 @@ class SmallWrites:
         self.pinned.free()
 
 
+@dataclass(slots=True)
+class _Mirror:
+    """Where the host finds values once `copied` has come; `number` is that of the copy."""
+
+    address: int
+    views: Mapping[str, Array]
+    copied: Event
+    number: int = 0
+    came: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """Values as they were when the stream came to their copy; the first read waits for that."""
+
+    gpu: Gpu
+    mirror: _Mirror
+    number: int
+
+    def read_scalar(self, name: str) -> float | int:
+        """A metric or a control value."""
+        assert self.mirror.number == self.number, f"{name} was asked for after two further copies"
+        if not self.mirror.came:
+            self.gpu.synchronize(self.mirror.copied, "waiting for metrics")
+            self.mirror.came = True
+        value: float | int = self.mirror.views[name].item()
+        return value
+
+
 class LateValues:
-    """Metrics and control values: one copy brings all of them, when the first one is asked for."""
+    """Metrics and control values: one copy brings all of them, into each mirror in turn.
+
+    The host waits when it reads, not when it asks for the copy, and then for the copy alone.
+    """
 
     def __init__(self, gpu: Gpu, program: Program, arena: int, stream: Stream):
         self._gpu = gpu
@@ -190,32 +224,40 @@ class LateValues:
         self._first = min((program.offsets[name] for name in self._values), default=0)
         self._size = max(ends, default=0) - self._first
         self._address = arena + self._first
-        self.pinned = gpu.allocate_pinned(max(_ALIGNMENT, self._size))
-        self._views = {
-            name: _view(self.pinned, program.offsets[name] - self._first, value, 1)
+        starts, size = _stack([self._size] * MIRRORS)
+        self.pinned = gpu.allocate_pinned(max(_ALIGNMENT, size))
+        self._mirrors = [self._make_mirror(program, start) for start in starts]
+        self._count = 0
+        self._fresh: Copied | None = None
+
+    def _make_mirror(self, program: Program, start: int) -> _Mirror:
+        views = {
+            name: _view(self.pinned, start + program.offsets[name] - self._first, value, 1)
             for name, value in self._values.items()
         }
-        self._fresh = False
+        return _Mirror(self.pinned.address + start, views, self._gpu.make_event())
 
     def __contains__(self, name: str) -> bool:
         return name in self._values
 
     def forget(self) -> None:
         """Something on the stream may have changed them."""
-        self._fresh = False
+        self._fresh = None
 
-    def read(self, name: str) -> float | int:
-        """A value as it is after everything that the stream holds."""
-        if not self._fresh:
-            self._gpu.copy_out(self.pinned.address, self._address, self._size, self._stream)
-            self._gpu.synchronize(self._stream, "waiting for metrics")
-            self._fresh = True
-        value: float | int = self._views[name].item()
-        return value
+    def take(self) -> Copied:
+        """All values as they are after everything that the stream holds."""
+        if self._fresh is None:
+            self._count += 1
+            mirror = self._mirrors[self._count % MIRRORS]
+            mirror.number, mirror.came = self._count, False
+            self._gpu.copy_out(mirror.address, self._address, self._size, self._stream)
+            self._gpu.record(mirror.copied, self._stream)
+            self._fresh = Copied(self._gpu, mirror, self._count)
+        return self._fresh
 
     def close(self) -> None:
-        """Let go of the mirror; the stream must be empty."""
-        self._views = {}
+        """Let go of the mirrors; the stream must be empty."""
+        self._mirrors, self._fresh = [], None
         self.pinned.free()
 
 

@@ -14,7 +14,14 @@ PRODUCTS_FILE = "cublaslt.json"
 """In a run's folder: which products of matrices a library computed on the GPU, and how."""
 
 
-class Device(Protocol):
+class Scalars(Protocol):
+    """States without axes as they are, or were at some moment."""
+
+    def read_scalar(self, name: str) -> float | int:
+        """A state without axes."""
+
+
+class Device(Scalars, Protocol):
     """A compiled program with its memory: inputs and states go in, entry points run.
 
     Names of states are full names (`linear1.weight`, `control.loss`, `norm.linear1.weight`).
@@ -42,6 +49,10 @@ class Device(Protocol):
         """Bytes that the plan said it would take."""
 
     @property
+    def works_ahead(self) -> bool:
+        """Whether it works while the host goes on, so that more may be asked before it is done."""
+
+    @property
     def companions(self) -> Mapping[str, str]:
         """Files by name, with their text, that another run needs to give the same bits."""
 
@@ -57,14 +68,18 @@ class Device(Protocol):
     def write_state(self, name: str, array: Array) -> None:
         """Replace a state by an array of its shape, rounded to its type."""
 
-    def read_scalar(self, name: str) -> float | int:
-        """A state without axes."""
-
     def write_scalar(self, name: str, value: float | int) -> None:
         """Replace a state without axes."""
 
     def run(self, entry: str, rows: int) -> None:
         """Run an entry point on the first `rows` rows of its input slots."""
+
+    def snapshot(self) -> Scalars:
+        """Metrics and control values as they are once all that was asked so far is done.
+
+        Good until two more were taken; where the device does not work ahead, until it is asked
+        for anything else.
+        """
 
     def read_output(self, entry: str, role: str, rows: int) -> Array:
         """A copy of a result of the entry point's last call, which had `rows` rows."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from bpc.ir import Value
 from bpc.plan.program import ALIGNMENT, Program
-from bpc.runtime.device import Array
+from bpc.runtime.device import Array, Scalars
 from bpc.runtime.host_memory import zeroed
 from bpc.runtime.reference import storage_type
 from bpc.types import BF16, F16, shape_at
@@ -18,6 +18,8 @@ from bpc.types import BF16, F16, shape_at
 
 class HostArena:
     """States, input slots and results of a program in memory of this process."""
+
+    works_ahead = False
 
     def __init__(self, program: Program):
         self.program = program
@@ -77,6 +79,10 @@ class HostArena:
         """A state without axes."""
         value: float | int = self._views[name].item()
         return value
+
+    def snapshot(self) -> Scalars:
+        """Metrics and control values; nothing runs that could change them."""
+        return self
 
     def write_scalar(self, name: str, value: float | int) -> None:
         """Replace a state without axes."""

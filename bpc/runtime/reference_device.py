@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from bpc.entries import Entries
 from bpc.ir import Graph, Value
-from bpc.runtime.device import Array
+from bpc.runtime.device import Array, Scalars
 from bpc.runtime.host_memory import check_fits
 from bpc.runtime.reference import Arrays, round_to, run_graph
 from bpc.types import nbytes, shape_at
@@ -21,6 +21,7 @@ class ReferenceDevice:
 
     name = "reference"
     summary = "reference (NumPy; no memory is reused)"
+    works_ahead = False
 
     def __init__(self, entries: Entries):
         self.planned_peak_bytes = count_bytes(entries)
@@ -67,6 +68,10 @@ class ReferenceDevice:
         """A state without axes."""
         value: float | int = self._held[name].item()
         return value
+
+    def snapshot(self) -> Scalars:
+        """Metrics and control values; nothing runs that could change them."""
+        return self
 
     def write_scalar(self, name: str, value: float | int) -> None:
         """Replace a state without axes."""

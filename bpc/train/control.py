@@ -41,6 +41,7 @@ def initial_control(spec: Spec, updates: int) -> dict[str, float | int]:
         "control.updates": 0,
         "control.good": 0,
         "control.found_inf": 0,
+        "control.late": 0,
     }
 
 

@@ -22,6 +22,7 @@ from bpc.types import F32, F64, I64, shape_at
 Arrays = dict[str, NDArray[Any]]
 
 _SCALARS = ("metric", "control")
+_OF_THE_HOST = ("control.late",)  # how the host reads; says nothing of the run
 _CODES = {F64: "F64", F32: "F32", I64: "I64"}
 
 
@@ -57,7 +58,8 @@ def optimizer_slots(entries: Entries) -> dict[str, Slot]:
 def scalar_states(entries: Entries) -> dict[str, bool]:
     """Names of the control block and of metrics; whether each is an integer."""
     found = [state for kind in _SCALARS for state in entries.states_of(kind)]
-    return {state.name: state.value.dtype.kind == "int" for state in found}
+    kept = [state for state in found if state.name not in _OF_THE_HOST]
+    return {state.name: state.value.dtype.kind == "int" for state in kept}
 
 
 def types_of(slots: Mapping[str, Slot]) -> dict[str, TensorType]:

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import os
 import shlex
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from math import isfinite
 from pathlib import Path
 from statistics import median
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from bpc.clipping import norm_name
 from bpc.data.batches import Batches
@@ -34,10 +28,11 @@ from bpc.train.metrics import MetricsFile
 from bpc.train.nonfinite import Fault, find_fault, find_unexplained, make_error
 from bpc.train.outcome import describe_start, limit_steps, make_notes
 from bpc.train.overflow import find_overflow, layer_of, list_backoffs, make_floor_error
+from bpc.train.pipeline import Pipeline, Settled
 from bpc.train.progress import Progress
 from bpc.train.run_folder import RunFolder, make_run_folder
 from bpc.train.saved import SavedRun
-from bpc.train.stepper import Stepper
+from bpc.train.stepper import Stepper, mean_loss
 from bpc.train.stopping import describe_end, is_over, watch
 from bpc.train.tally import Tally, restore_tally
 from bpc.train.tensorboard import FOLDER, Events, NoEvents, open_events
@@ -114,9 +109,13 @@ class _Run:
         self.device = job.device
         spec = job.spec
         part = job.data.train
-        source = Batches(part, spec.data.batch, spec.seed, spec.data.shuffle)
+        source, foretold = (
+            Batches(part, spec.data.batch, spec.seed, spec.data.shuffle) for _ in range(2)
+        )
         self.windows: Windows = plan_windows(source, spec.train, job.steps)
         self.stepper = Stepper(spec, job.entries, job.device, part)
+        told = replace(self.windows, source=foretold)
+        self.pipeline = Pipeline(self.stepper, job.device, self.windows, told)
         self.units = UnitCounter(job.entries.graphs[PREDICT], job.data.test)
         self.norms = {s.name: norm_name(s.name) for s in job.entries.states_of("parameter")}
         self.log_every = spec.train.log_every or LOG_EVERY
@@ -139,7 +138,6 @@ class _Run:
             self._open()
             self.job.progress.on_start(self._describe())
             self._tell_of_data()
-            self.stepper.follow(self._batches_ahead())
             with StopRequest() as stop:
                 self._steps(stop)
         except DataError as error:
@@ -170,14 +168,6 @@ class _Run:
         if self.job.resume is not None:
             self.keeper.resume(self.job.resume.found)
 
-    def _batches_ahead(self) -> Iterator[NDArray[np.int64]]:
-        """The batches still to come, in order, drawn apart from those of the step at hand."""
-        data = self.job.spec.data
-        source = Batches(self.job.data.train, data.batch, self.job.spec.seed, data.shuffle)
-        windows = replace(self.windows, source=source)
-        steps = range(self.tally.step, len(windows))
-        return (rows for step in steps for rows in windows[step].batches)
-
     def _tell_of_data(self) -> None:
         """Keep what the training part said of the data, and log which rows were left out."""
         data = self.job.data
@@ -196,20 +186,32 @@ class _Run:
         return DataError([replace(diagnostic, notes=(*diagnostic.notes, kept))])
 
     def _steps(self, stop: StopRequest) -> None:
+        """Settle window after window; whatever touches the device's states waits for its rest."""
         total = len(self.windows)
-        last = self._is_over()
-        for index in range(self.tally.step, total):
-            if last:
-                return
-            window = self._step(index)
-            self._report(window, window.number == total, total)
+        if self._is_over():
+            return
+        for settled in self.pipeline.run(self.tally.step, lambda it: self._pauses(it, stop)):
+            window = settled.window
+            self._settle(settled)
+            self._report(settled, total)
             last = window.number == total or self._is_over()
             if last and window.number < total:
                 self._tell_of_early_end()
             if self.keeper.is_due(window, last):
                 self.keeper.save(self.tally)
-            if not last and (stop.asked or window.number == self.job.stop_after):
+            if last:
+                return
+            if settled.rests and (stop.asked or window.number == self.job.stop_after):
                 raise self._interrupt()
+
+    def _pauses(self, window: Window, stop: StopRequest) -> bool:
+        """Whether the device has to rest after a window that is not the run's last one."""
+        due = self._is_evaluated(window) or self.keeper.is_due(window, last=False)
+        return due or stop.asked or window.number == self.job.stop_after
+
+    def _is_evaluated(self, window: Window) -> bool:
+        every = self.job.spec.train.eval_every
+        return window.number % every == 0 if every else window.ends_epoch
 
     def _events_folder(self) -> Path | None:
         wished = self.folder.path / FOLDER if self.job.spec.train.tensorboard else None
@@ -231,33 +233,24 @@ class _Run:
         assert end is not None, "the run is over"
         self.metrics.write({**end, "event": "stopped early"})
 
-    def _step(self, index: int) -> Window:
-        """Run one window."""
-        started = time.perf_counter()
-        window = self.windows[index]
-        moved = self.stepper.run(window.batches)
-        elapsed = time.perf_counter() - started
-        self.tally.step = window.number
-        self.tally.add_time(elapsed)
-        if not moved:
-            self._handle_bad(window, moved=False)
-        return window
+    def _settle(self, settled: Settled) -> None:
+        """Count a window, and look into one that is not finite."""
+        self.tally.step = settled.window.number
+        self.tally.add_time(settled.seconds)
+        if not settled.moved:
+            self._handle_bad(settled.window)
 
     # -- steps that are not finite ----------------------------------------------------------------
 
-    def _handle_bad(self, window: Window, moved: bool) -> None:
-        """Stop, or count the skipped step and say what overflowed.
-
-        `moved`: the loss alone is not finite, so that the update went through.
-        """
+    def _handle_bad(self, window: Window) -> None:
+        """Stop, or count the skipped step and say what overflowed; the device rests."""
         train, tally = self.job.spec.train, self.tally
-        tally.skipped += not moved
+        tally.skipped += 1
         scaled, scale = self.job.spec.scales_loss, self.device.read_scalar("control.scale")
         hopeless = not scaled or scale < train.loss_scale.floor
         if train.nonfinite == "stop" and hopeless:
-            raise self._stop_at(window, self._find(window), moved)
-        event = "infinite loss" if moved else "skipped"
-        row: dict[str, Any] = {"step": window.number, "event": event, "epoch": window.epoch}
+            raise self._stop_at(window, self._find(window))
+        row: dict[str, Any] = {"step": window.number, "event": "skipped", "epoch": window.epoch}
         first = find_overflow(self.job.entries, self.device)
         if first is not None:
             row |= {"parameter": first.name, "layer": layer_of(first), "place": str(first.span)}
@@ -269,7 +262,7 @@ class _Run:
             if fault.batch is not None:
                 row["batch"] = fault.batch + 1
                 row["row"] = fault.data_row([batch.tolist() for batch in window.batches])
-            text = f"step {window.number}, {event}: {fault.describe()} ({fault.span})"
+            text = f"step {window.number}, skipped: {fault.describe()} ({fault.span})"
             self.job.progress.on_note(text)
         self.metrics.write({**row, "scale": scale})
 
@@ -283,14 +276,13 @@ class _Run:
                 return fault
         return find_unexplained(job.entries, self.device, job.spec.loss.span)
 
-    def _stop_at(self, window: Window, fault: Fault, moved: bool) -> Exception:
+    def _stop_at(self, window: Window, fault: Fault) -> Exception:
         """The error of a step that is not finite, after saving the weights."""
         rows = [batch.tolist() for batch in window.batches]
-        when = "after" if moved else "before"
-        kept = f"the weights {when} this step are in {self.folder.path}"
+        kept = f"the weights before this step are in {self.folder.path}"
         error = make_error(fault, window.number, rows, kept)
         scale = self.device.read_scalar("control.scale")
-        if self.job.spec.scales_loss and not moved:
+        if self.job.spec.scales_loss:
             first = find_overflow(self.job.entries, self.device)
             error = make_floor_error(self.job.spec, fault, first, window.number, scale, kept)
         self.metrics.write({"step": window.number, "event": "stopped", "node": fault.node})
@@ -317,33 +309,30 @@ class _Run:
 
     # -- what people and files are told -----------------------------------------------------------
 
-    def _report(self, window: Window, last: bool, total: int) -> None:
+    def _report(self, settled: Settled, total: int) -> None:
         """Log and evaluate where it is time; the host reads the loss at no other time."""
-        every = self.job.spec.train.eval_every
-        due = window.number % every == 0 if every else window.ends_epoch
+        window = settled.window
+        due = window.number == total or self._is_evaluated(window)
         loss: float | None = None
-        if last or due or window.number % self.log_every == 0:
-            row = self._read(window)
+        if due or window.number % self.log_every == 0:
+            row = self._read(settled)
             loss = row["train_loss"]
-            found_inf = self.device.read_scalar("control.found_inf")
-            if loss is not None and not isfinite(loss) and not found_inf:
-                self._handle_bad(window, moved=True)
-            if last or due:
+            if due:
                 self._evaluate(row)
             self.metrics.write(row)
             self.events.write(row)
         self.job.progress.on_step(window.number, total, loss)
 
-    def _read(self, window: Window) -> dict[str, Any]:
+    def _read(self, settled: Settled) -> dict[str, Any]:
         """The metrics of one step."""
-        read, tally = self.device.read_scalar, self.tally
-        loss = self.stepper.loss()
+        window, read, tally = settled.window, settled.values.read_scalar, self.tally
+        loss = mean_loss(settled.values)
         tally.add_loss(loss)
         row = {
             "step": window.number,
             "epoch": window.epoch,
             "train_loss": loss,
-            "terms": self.stepper.terms(),
+            "terms": float(read("control.weight")),
             "lr": read("control.lr"),
             "gradient_norm": read("control.norm"),
             "scale": read("control.scale"),

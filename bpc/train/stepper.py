@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from bpc.data.feeder import Feeder
 from bpc.entries import MICRO_STEP, MICRO_STEP_ADD, UPDATE, Entries
 from bpc.errors import UsageError
-from bpc.runtime.device import Device
+from bpc.runtime.device import Device, Scalars
 from bpc.spec.model import Spec
 from bpc.train.control import LossTerms, initial_control
 
@@ -60,12 +60,17 @@ class Stepper:
         most = self._spec.train.accumulate
         if not 1 <= len(batches) <= most:
             raise _fault(f"{len(batches)} batches in a step, from 1 to {most} are possible")
-        return self.run([self._check(np.asarray(rows)) for rows in batches])
+        values = self.issue([self._check(np.asarray(rows)) for rows in batches])
+        return not values.read_scalar("control.found_inf")
 
-    def run(self, batches: Sequence[RowNumbers]) -> bool:
-        """`step` for row numbers that are known to be right.
+    def issue(self, batches: Sequence[RowNumbers]) -> Scalars:
+        """Have the device take a step, without waiting for it.
 
-        `found_inf` is the one thing that the host reads every time.
+        Args:
+            batches: numbers of rows that are known to be right.
+
+        Returns:
+            Metrics and control values after the step.
         """
         device = self._device
         device.write_scalar("control.divisor", float(max(1, self._terms.count(batches))))
@@ -80,7 +85,15 @@ class Stepper:
             device.run(entry, len(rows))
             entry, first_row = MICRO_STEP_ADD, first_row + len(rows)
         device.run(UPDATE, device.rows)
-        return not device.read_scalar("control.found_inf")
+        return device.snapshot()
+
+    def set_late(self, late: bool) -> None:
+        """Say whether steps are issued before the last one's values are read.
+
+        If so, nothing changes any more from a step on that is not finite, until this is called.
+        """
+        self._device.write_scalar("control.found_inf", 0)
+        self._device.write_scalar("control.late", int(late))
 
     def follow(self, batches: Iterable[RowNumbers]) -> None:
         """Say which batches come next, so that what lies in files can be read ahead."""
@@ -92,8 +105,7 @@ class Stepper:
 
     def loss(self) -> float:
         """Mean loss of the last step, from before its update; 0 if no term counted."""
-        weight = self.terms()
-        return self._device.read_scalar("control.loss") / weight if weight else 0.0
+        return mean_loss(self._device)
 
     def terms(self) -> float:
         """What the sum of the last step's losses was divided by: their number, or total weight."""
@@ -108,6 +120,12 @@ class Stepper:
         if rows.min() < 0 or rows.max() >= count:
             raise _fault(f"row numbers from {rows.min()} to {rows.max()}, rows are 0..{count - 1}")
         return rows.astype(np.int64, copy=False)
+
+
+def mean_loss(values: Scalars) -> float:
+    """Mean loss of a step, from before its update; 0 if no term counted."""
+    weight = values.read_scalar("control.weight")
+    return values.read_scalar("control.loss") / weight if weight else 0.0
 
 
 def _fault(message: str) -> UsageError:

@@ -569,13 +569,16 @@ static void norm_kernel(char* arena, const int64_t* offsets, int64_t rows, int64
 //   squares_through_linear3_weight = squares_through_linear2_bias + squares_linear3_weight
 //   squares_through_linear3_bias = squares_through_linear3_weight + squares_linear3_bias
 //   norm = sqrt(squares_through_linear3_bias) * unscale
-//   nonfinite = 0 if isfinite(squares_through_linear3_bias) and isfinite(control_loss) else 1
+//   nonfinite_now = 0 if isfinite(squares_through_linear3_bias) and isfinite(control_loss / (control_weight
+//     if control_weight > 0 else 1)) else 1
+//   nonfinite = max(nonfinite_now, control_found_inf) if control_late else nonfinite_now
+//   held = nonfinite if control_late else 0
 //   factor_share = min(1, 1 / norm)
 //   factor = unscale * factor_share, rounded to f32
 //   update_number = control_updates + 1
 //   lr = control_base_lr * min(1, update_number / max(control_warmup, 1))
 //   updates = control_updates if nonfinite else update_number
-//   window = control_window + 1
+//   window = control_window if held else control_window + 1
 //   step_size_exact = lr / (1 - 0.9^update_number)
 //   step_size = step_size_exact, rounded to f32
 //   root_size_exact = 1 / sqrt(1 - 0.999^update_number)
@@ -584,8 +587,8 @@ static void norm_kernel(char* arena, const int64_t* offsets, int64_t rows, int64
 //          squares.linear1.weight.chunks f64[4], squares.linear1.bias.chunks f64[],
 //          squares.linear2.weight.chunks f64[8], squares.linear2.bias.chunks f64[],
 //          squares.linear3.weight.chunks f64[], squares.linear3.bias.chunks f64[],
-//          control.loss f64[], control.updates i64[], control.base_lr f64[], control.warmup f64[],
-//          control.window i64[]
+//          control.loss f64[], control.found_inf i64[], control.late i64[], control.updates i64[],
+//          control.base_lr f64[], control.warmup f64[], control.window i64[]
 //   writes grad_norm.linear1.weight f64[], grad_norm.linear1.bias f64[],
 //          grad_norm.linear2.weight f64[], grad_norm.linear2.bias f64[],
 //          grad_norm.linear3.weight f64[], grad_norm.linear3.bias f64[], norm f64[], nonfinite i64[],
@@ -596,10 +599,11 @@ static void norm_kernel(char* arena, const int64_t* offsets, int64_t rows, int64
 //          grad_norm.linear3.weight, squares.linear3.bias, grad_norm.linear3.bias,
 //          squares_through.linear1.bias, squares_through.linear2.weight,
 //          squares_through.linear2.bias, squares_through.linear3.weight,
-//          squares_through.linear3.bias, norm, nonfinite, factor.share, factor, update.number, lr,
-//          updates, window, step.size.exact, step.size, root.size.exact, root.size
+//          squares_through.linear3.bias, norm, nonfinite.now, nonfinite, held, factor.share, factor,
+//          update.number, lr, updates, window, step.size.exact, step.size, root.size.exact,
+//          root.size
 //   space []
-//   at any batch reads 192 B, writes 100 B, 132 FLOPs
+//   at any batch reads 208 B, writes 100 B, 139 FLOPs
 //   from specs/digits_mlp.yaml:30, :16, :18, :21
 static void update_control(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
   const double* control_divisor_in = (const double*)(arena + offsets[0]);
@@ -612,29 +616,33 @@ static void update_control(char* arena, const int64_t* offsets, int64_t rows, in
   const double* squares_linear3_weight_chunks_in = (const double*)(arena + offsets[7]);
   const double* squares_linear3_bias_chunks_in = (const double*)(arena + offsets[8]);
   const double* control_loss_in = (const double*)(arena + offsets[9]);
-  const int64_t* control_updates_in = (const int64_t*)(arena + offsets[10]);
-  const double* control_base_lr_in = (const double*)(arena + offsets[11]);
-  const double* control_warmup_in = (const double*)(arena + offsets[12]);
-  const int64_t* control_window_in = (const int64_t*)(arena + offsets[13]);
-  double* grad_norm_linear1_weight_out = (double*)(arena + offsets[14]);
-  double* grad_norm_linear1_bias_out = (double*)(arena + offsets[15]);
-  double* grad_norm_linear2_weight_out = (double*)(arena + offsets[16]);
-  double* grad_norm_linear2_bias_out = (double*)(arena + offsets[17]);
-  double* grad_norm_linear3_weight_out = (double*)(arena + offsets[18]);
-  double* grad_norm_linear3_bias_out = (double*)(arena + offsets[19]);
-  double* norm_out = (double*)(arena + offsets[20]);
-  int64_t* nonfinite_out = (int64_t*)(arena + offsets[21]);
-  float* factor_out = (float*)(arena + offsets[22]);
-  double* lr_out = (double*)(arena + offsets[23]);
-  int64_t* updates_out = (int64_t*)(arena + offsets[24]);
-  int64_t* window_out = (int64_t*)(arena + offsets[25]);
-  float* step_size_out = (float*)(arena + offsets[26]);
-  float* root_size_out = (float*)(arena + offsets[27]);
+  const int64_t* control_found_inf_in = (const int64_t*)(arena + offsets[10]);
+  const int64_t* control_late_in = (const int64_t*)(arena + offsets[11]);
+  const int64_t* control_updates_in = (const int64_t*)(arena + offsets[12]);
+  const double* control_base_lr_in = (const double*)(arena + offsets[13]);
+  const double* control_warmup_in = (const double*)(arena + offsets[14]);
+  const int64_t* control_window_in = (const int64_t*)(arena + offsets[15]);
+  double* grad_norm_linear1_weight_out = (double*)(arena + offsets[16]);
+  double* grad_norm_linear1_bias_out = (double*)(arena + offsets[17]);
+  double* grad_norm_linear2_weight_out = (double*)(arena + offsets[18]);
+  double* grad_norm_linear2_bias_out = (double*)(arena + offsets[19]);
+  double* grad_norm_linear3_weight_out = (double*)(arena + offsets[20]);
+  double* grad_norm_linear3_bias_out = (double*)(arena + offsets[21]);
+  double* norm_out = (double*)(arena + offsets[22]);
+  int64_t* nonfinite_out = (int64_t*)(arena + offsets[23]);
+  float* factor_out = (float*)(arena + offsets[24]);
+  double* lr_out = (double*)(arena + offsets[25]);
+  int64_t* updates_out = (int64_t*)(arena + offsets[26]);
+  int64_t* window_out = (int64_t*)(arena + offsets[27]);
+  float* step_size_out = (float*)(arena + offsets[28]);
+  float* root_size_out = (float*)(arena + offsets[29]);
 
   const double control_divisor = bpc_load(control_divisor_in, 0);
   const double control_weight = bpc_load(control_weight_in, 0);
   const double control_scale = bpc_load(control_scale_in, 0);
   const double control_loss = bpc_load(control_loss_in, 0);
+  const int64_t control_found_inf = bpc_load(control_found_inf_in, 0);
+  const int64_t control_late = bpc_load(control_late_in, 0);
   const int64_t control_updates = bpc_load(control_updates_in, 0);
   const double control_base_lr = bpc_load(control_base_lr_in, 0);
   const double control_warmup = bpc_load(control_warmup_in, 0);
@@ -678,10 +686,15 @@ static void update_control(char* arena, const int64_t* offsets, int64_t rows, in
   // length of all gradients together, unscaled, specs/digits_mlp.yaml:30
   const double norm = bpc_sqrt(squares_through_linear3_bias) * unscale;
   bpc_store(norm_out, 0, norm);
-  // 1 where a gradient or the loss is inf or NaN: the update is skipped, specs/digits_mlp.yaml:30
-  const int64_t nonfinite = int64_t((bpc_isfinite(squares_through_linear3_bias) && bpc_isfinite(control_loss)
-      ? 0.0 : 1.0));
+  // 1 where a gradient or the loss is inf or NaN, specs/digits_mlp.yaml:30
+  const int64_t nonfinite_now = int64_t((bpc_isfinite(squares_through_linear3_bias)
+      && bpc_isfinite(control_loss / (control_weight > 0.0 ? control_weight : 1.0)) ? 0.0 : 1.0));
+  // so now, or before while the host reads late: the update is skipped, specs/digits_mlp.yaml:30
+  const int64_t nonfinite = int64_t(((double(control_late))
+      ? bpc_max((double(nonfinite_now)), (double(control_found_inf))) : (double(nonfinite_now))));
   bpc_store(nonfinite_out, 0, nonfinite);
+  // 1 where the step will be run again: counters and scale stay, too, specs/digits_mlp.yaml:30
+  const int64_t held = int64_t(((double(control_late)) ? (double(nonfinite)) : 0.0));
   // the share of every gradient that clipping by the norm of all of them leaves, specs/digits_mlp.yaml:30
   const double factor_share = bpc_min(1.0, 1.0 / norm);
   // of every gradient: unscaled, then clipped to the allowed norm if there is one, specs/digits_mlp.yaml:30
@@ -697,7 +710,8 @@ static void update_control(char* arena, const int64_t* offsets, int64_t rows, in
       : (double(update_number))));
   bpc_store(updates_out, 0, updates);
   // steps made, with skipped ones, specs/digits_mlp.yaml:30
-  const int64_t window = int64_t((double(control_window)) + 1.0);
+  const int64_t window = int64_t(((double(held)) ? (double(control_window)) : (double(control_window))
+      + 1.0));
   bpc_store(window_out, 0, window);
   // lr over the bias correction of the mean: lr / (1 - beta1^t), specs/digits_mlp.yaml:30
   const double step_size_exact = lr / (1.0 - bpc_pow(0.9, (double(update_number))));

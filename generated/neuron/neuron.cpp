@@ -259,51 +259,62 @@ static void norm_all(char* arena, const int64_t* offsets, int64_t rows, int64_t 
 //   grad_norm_z_bias = sqrt(squares_z_bias) * unscale
 //   squares_through_z_bias = squares_z_weight + squares_z_bias
 //   norm = sqrt(squares_through_z_bias) * unscale
-//   nonfinite = 0 if isfinite(squares_through_z_bias) and isfinite(control_loss) else 1
+//   nonfinite_now = 0 if isfinite(squares_through_z_bias) and isfinite(control_loss / (control_weight if
+//     control_weight > 0 else 1)) else 1
+//   nonfinite = max(nonfinite_now, control_found_inf) if control_late else nonfinite_now
+//   held = nonfinite if control_late else 0
 //   factor = unscale
 //   update_number = control_updates + 1
 //   lr = control_base_lr * min(1, update_number / max(control_warmup, 1))
 //   updates = control_updates if nonfinite else update_number
-//   window = control_window + 1
+//   window = control_window if held else control_window + 1
 //   lr_rate_exact = lr
 //   lr_rate = lr_rate_exact
 //   next_z_weight = z_weight if nonfinite else z_weight - lr_rate * (grad_z_weight * factor)
 //   next_z_bias = z_bias if nonfinite else z_bias - lr_rate * (grad_z_bias * factor)
 //   reads  squares.z.bias.chunks f64[], unscale f64[], squares.z.weight f64[], control.loss f64[],
-//          control.updates i64[], control.base_lr f64[], control.warmup f64[], control.window i64[],
-//          z.weight f64[], grad.z.weight f64[], z.bias f64[], grad.z.bias f64[]
+//          control.weight f64[], control.found_inf i64[], control.late i64[], control.updates i64[],
+//          control.base_lr f64[], control.warmup f64[], control.window i64[], z.weight f64[],
+//          grad.z.weight f64[], z.bias f64[], grad.z.bias f64[]
 //   writes grad_norm.z.bias f64[], norm f64[], nonfinite i64[], lr f64[], updates i64[],
 //          window i64[], next.z.weight f64[], next.z.bias f64[]
-//   nodes  squares.z.bias, grad_norm.z.bias, squares_through.z.bias, norm, nonfinite, factor,
-//          update.number, lr, updates, window, lr.rate.exact, lr.rate, next.z.weight, next.z.bias
+//   nodes  squares.z.bias, grad_norm.z.bias, squares_through.z.bias, norm, nonfinite.now, nonfinite,
+//          held, factor, update.number, lr, updates, window, lr.rate.exact, lr.rate, next.z.weight,
+//          next.z.bias
 //   space []
-//   at any batch reads 96 B, writes 64 B, 31 FLOPs
+//   at any batch reads 120 B, writes 64 B, 38 FLOPs
 //   from specs/worked/neuron.yaml:16, :24
 static void update_control_2(char* arena, const int64_t* offsets, int64_t rows, int64_t slice) {
   const double* squares_z_bias_chunks_in = (const double*)(arena + offsets[0]);
   const double* unscale_in = (const double*)(arena + offsets[1]);
   const double* squares_z_weight_in = (const double*)(arena + offsets[2]);
   const double* control_loss_in = (const double*)(arena + offsets[3]);
-  const int64_t* control_updates_in = (const int64_t*)(arena + offsets[4]);
-  const double* control_base_lr_in = (const double*)(arena + offsets[5]);
-  const double* control_warmup_in = (const double*)(arena + offsets[6]);
-  const int64_t* control_window_in = (const int64_t*)(arena + offsets[7]);
-  const double* z_weight_in = (const double*)(arena + offsets[8]);
-  const double* grad_z_weight_in = (const double*)(arena + offsets[9]);
-  const double* z_bias_in = (const double*)(arena + offsets[10]);
-  const double* grad_z_bias_in = (const double*)(arena + offsets[11]);
-  double* grad_norm_z_bias_out = (double*)(arena + offsets[12]);
-  double* norm_out = (double*)(arena + offsets[13]);
-  int64_t* nonfinite_out = (int64_t*)(arena + offsets[14]);
-  double* lr_out = (double*)(arena + offsets[15]);
-  int64_t* updates_out = (int64_t*)(arena + offsets[16]);
-  int64_t* window_out = (int64_t*)(arena + offsets[17]);
-  double* next_z_weight_out = (double*)(arena + offsets[18]);
-  double* next_z_bias_out = (double*)(arena + offsets[19]);
+  const double* control_weight_in = (const double*)(arena + offsets[4]);
+  const int64_t* control_found_inf_in = (const int64_t*)(arena + offsets[5]);
+  const int64_t* control_late_in = (const int64_t*)(arena + offsets[6]);
+  const int64_t* control_updates_in = (const int64_t*)(arena + offsets[7]);
+  const double* control_base_lr_in = (const double*)(arena + offsets[8]);
+  const double* control_warmup_in = (const double*)(arena + offsets[9]);
+  const int64_t* control_window_in = (const int64_t*)(arena + offsets[10]);
+  const double* z_weight_in = (const double*)(arena + offsets[11]);
+  const double* grad_z_weight_in = (const double*)(arena + offsets[12]);
+  const double* z_bias_in = (const double*)(arena + offsets[13]);
+  const double* grad_z_bias_in = (const double*)(arena + offsets[14]);
+  double* grad_norm_z_bias_out = (double*)(arena + offsets[15]);
+  double* norm_out = (double*)(arena + offsets[16]);
+  int64_t* nonfinite_out = (int64_t*)(arena + offsets[17]);
+  double* lr_out = (double*)(arena + offsets[18]);
+  int64_t* updates_out = (int64_t*)(arena + offsets[19]);
+  int64_t* window_out = (int64_t*)(arena + offsets[20]);
+  double* next_z_weight_out = (double*)(arena + offsets[21]);
+  double* next_z_bias_out = (double*)(arena + offsets[22]);
 
   const double unscale = bpc_load(unscale_in, 0);
   const double squares_z_weight = bpc_load(squares_z_weight_in, 0);
   const double control_loss = bpc_load(control_loss_in, 0);
+  const double control_weight = bpc_load(control_weight_in, 0);
+  const int64_t control_found_inf = bpc_load(control_found_inf_in, 0);
+  const int64_t control_late = bpc_load(control_late_in, 0);
   const int64_t control_updates = bpc_load(control_updates_in, 0);
   const double control_base_lr = bpc_load(control_base_lr_in, 0);
   const double control_warmup = bpc_load(control_warmup_in, 0);
@@ -321,10 +332,15 @@ static void update_control_2(char* arena, const int64_t* offsets, int64_t rows, 
   // length of all gradients together, unscaled, specs/worked/neuron.yaml:24
   const double norm = bpc_sqrt(squares_through_z_bias) * unscale;
   bpc_store(norm_out, 0, norm);
-  // 1 where a gradient or the loss is inf or NaN: the update is skipped, specs/worked/neuron.yaml:24
-  const int64_t nonfinite = int64_t((bpc_isfinite(squares_through_z_bias) && bpc_isfinite(control_loss) ? 0.0
-      : 1.0));
+  // 1 where a gradient or the loss is inf or NaN, specs/worked/neuron.yaml:24
+  const int64_t nonfinite_now = int64_t((bpc_isfinite(squares_through_z_bias)
+      && bpc_isfinite(control_loss / (control_weight > 0.0 ? control_weight : 1.0)) ? 0.0 : 1.0));
+  // so now, or before while the host reads late: the update is skipped, specs/worked/neuron.yaml:24
+  const int64_t nonfinite = int64_t(((double(control_late))
+      ? bpc_max((double(nonfinite_now)), (double(control_found_inf))) : (double(nonfinite_now))));
   bpc_store(nonfinite_out, 0, nonfinite);
+  // 1 where the step will be run again: counters and scale stay, too, specs/worked/neuron.yaml:24
+  const int64_t held = int64_t(((double(control_late)) ? (double(nonfinite)) : 0.0));
   // of every gradient: unscaled, then clipped to the allowed norm if there is one,
   //   specs/worked/neuron.yaml:24
   const double factor = unscale;
@@ -338,7 +354,8 @@ static void update_control_2(char* arena, const int64_t* offsets, int64_t rows, 
       : (double(update_number))));
   bpc_store(updates_out, 0, updates);
   // steps made, with skipped ones, specs/worked/neuron.yaml:24
-  const int64_t window = int64_t((double(control_window)) + 1.0);
+  const int64_t window = int64_t(((double(held)) ? (double(control_window)) : (double(control_window))
+      + 1.0));
   bpc_store(window_out, 0, window);
   const double lr_rate_exact = lr;  // lr in the type of the weights, specs/worked/neuron.yaml:24
   const double lr_rate = lr_rate_exact;  // lr in the type of the weights, specs/worked/neuron.yaml:24

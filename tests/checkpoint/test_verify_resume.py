@@ -15,6 +15,7 @@ from bpc import verify
 from bpc.cli.main import main
 from bpc.errors import Interrupted, UsageError
 from bpc.train.loop import _Run
+from bpc.train.pipeline import Settled
 
 EARLY = CONFIGURATIONS["early stopping"]
 
@@ -61,15 +62,14 @@ def test_a_stop_behind_an_early_end_says_where_the_run_ended(end: int) -> None:
 def test_one_that_is_interrupted_names_no_folder_that_is_gone(
     part: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    step = _Run._step
+    settle = _Run._settle
 
-    def strike(self: _Run, index: int) -> Any:
-        done = step(self, index)
-        if index == 3 and (self.job.stop_after is None) == (part == "straight"):
+    def strike(self: _Run, settled: Settled) -> None:
+        settle(self, settled)
+        if settled.window.number == 4 and (self.job.stop_after is None) == (part == "straight"):
             os.kill(os.getpid(), signal.SIGINT)
-        return done
 
-    monkeypatch.setattr(_Run, "_step", strike)
+    monkeypatch.setattr(_Run, "_settle", strike)
     with pytest.raises(Interrupted):
         verify.verify_resume("net.yaml", 7, device="reference")
     code = main(["verify-resume", "net.yaml", "--at", "7", "--device", "reference", "--quiet"])

@@ -17,6 +17,7 @@ from bpc.diagnose.kernels import (
     KernelCheck,
     Run,
     check_launch,
+    list_calls,
     storage_bytes,
     take_launch,
 )
@@ -117,17 +118,16 @@ def read_subject(path: Path, checked: bool = True) -> Subject:
     prepare = Preparer(net.spec, entries, net.data)
     subject = Subject(path.stem, source, {})
     cases: dict[str, list[Case]] = {}
-    for count in row_counts(rows):
-        for name, launches in source.launches.items():
-            prepare(device, name, count)
-            for launch in launches:
-                item = take_launch(device, program.entries[name], launch, count, twin)
-                if checked:
-                    _check_unchanged(subject, item)
-                work = launch.grid * launch.threads + sum(map(len, item.before.values()))
-                cases.setdefault(launch.function, []).append(Case(item, work))
-                for home, raw in item.twin.items():
-                    storage_bytes(device.arena, item.entry, home)[...] = raw
+    for call in list_calls(program, source, row_counts(rows)):
+        prepare(device, call)
+        for launch in call.launches:
+            item = take_launch(device, program.entries[call.entry], launch, call.rows, twin)
+            if checked:
+                _check_unchanged(subject, item)
+            work = launch.grid * launch.threads + sum(map(len, item.before.values()))
+            cases.setdefault(launch.function, []).append(Case(item, work))
+            for home, raw in item.twin.items():
+                storage_bytes(device.arena, item.entry, home)[...] = raw
     return replace(subject, cases={name: tuple(found) for name, found in cases.items()})
 
 

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import bpc
+from bpc.codegen.cuda import generate
+from bpc.diagnose.kernels import Call, list_calls
 from bpc.diagnose.session import Preparer, row_counts
 from bpc.runtime.cpu.build import plan
 from bpc.runtime.host_arena import HostArena
@@ -33,10 +35,10 @@ def test_a_single_row_sees_the_spec_and_others_see_elements_apart(
     prepared: tuple[Preparer, HostArena],
 ) -> None:
     prepare, device = prepared
-    prepare(device, "micro_step", 1)
+    prepare(device, Call("micro_step", 1, ()))
     assert not device.read_state("linear1.bias").any()
     assert (device.read_state("layernorm1.gamma") == 1).all()
-    prepare(device, "micro_step", 8)
+    prepare(device, Call("micro_step", 8, ()))
     for name in ("linear1.bias", "layernorm1.gamma", "layernorm1.beta"):
         values = device.read_state(name)
         assert len(np.unique(values)) == values.size
@@ -51,10 +53,27 @@ def test_the_update_of_the_short_batch_alone_meets_an_overflow(
     assert row_counts(8) == (1, 5, 8)
     gradients = [state.name for state in prepare.entries.states_of("gradient")]
     for rows, overflows in ((1, False), (8, False), (5, True)):
-        prepare(device, "update", rows)
+        prepare(device, Call("update", rows, ()))
         found = [np.isinf(device.read_state(name)).sum() for name in gradients]
         assert found == [int(overflows)] * len(gradients)
 
 
 def test_three_batches_from_three_rows_on() -> None:
     assert [row_counts(rows) for rows in (1, 2, 3, 4)] == [(1,), (1, 2), (1, 2, 3), (1, 2, 4)]
+
+
+def test_what_decides_over_a_step_is_run_once_more(prepared: tuple[Preparer, HostArena]) -> None:
+    """Only the launch that writes the counters, behind a step that was not finite."""
+    prepare, device = prepared
+    source = generate("network", device.program)
+    calls = list(list_calls(device.program, source, (1, 5, 8)))
+    once_more = [call for call in calls if call.event]
+    assert [(c.entry, c.rows, len(c.launches)) for c in once_more] == [("update", 1, 1)] * 2
+    found = []
+    for call in calls:
+        prepare(device, call)
+        if call.entry == "update":
+            values = [device.read_scalar(f"control.{name}") for name in ("late", "found_inf")]
+            found.append((call.rows, *values))
+    # The step before counts for nothing while the host waits; five rows are the skipped step.
+    assert found == [(1, 0, 1), (1, 1, 1), (1, 0, 1), (5, 0, 0), (8, 0, 1)]

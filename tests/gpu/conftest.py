@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def open_net(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     """Networks of specs/ on a device, closed at the end."""
     made: list[Any] = []
-    for name in ("BPC_CUDA_GRAPH", "BPC_CUDA_SLOTS", "BPC_CUBLASLT"):
+    for name in ("BPC_CUDA_GRAPH", "BPC_CUDA_SLOTS", "BPC_CUDA_AHEAD", "BPC_CUBLASLT"):
         monkeypatch.delenv(name, raising=False)
 
     def make(name: str = "digits_mlp", device: str = "cuda", **settings: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -190,3 +191,27 @@ def test_22_a_run_of_the_command_line(tmp_path: Path) -> None:
     arguments = ["train", spec, "--device", "cuda", "--steps", "20"]
     assert main([*arguments, "--run-dir", str(tmp_path / "run")]) == 0
     assert (tmp_path / "run" / "result.json").exists()
+
+
+def test_23_steps_ahead_change_no_bit(
+    open_net: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Overflows that the host sees a step late, and a run that never meets one."""
+    for precision, scale in (("fp16", 2.0**30), ("fp32", 1.0)):
+        settings: dict[str, Any] = {"train__precision": precision, "train__log_every": 3}
+        if precision == "fp16":
+            settings["train__loss_scale"] = f"{{start: {scale}, growth_interval: 5}}"
+        found = []
+        for ahead in ("1", "0"):
+            monkeypatch.setenv("BPC_CUDA_AHEAD", ahead)
+            net = open_net(**settings)
+            folder = tmp_path / f"{precision}-{ahead}"
+            result = net.train(steps=60, run_dir=folder)
+            rows = [json.loads(x) for x in (folder / "metrics.jsonl").read_text().splitlines()]
+            for row in rows:
+                row.pop("step_ms", None)
+            found.append((result["final"], result["skipped_steps"], rows, net.parameters()))
+        (*told, weights), (*wanted, others) = found
+        assert told == wanted
+        assert_equal(weights, others)
+        assert (told[1] > 0) == (precision == "fp16")

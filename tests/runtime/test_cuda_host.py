@@ -3,120 +3,26 @@
 from __future__ import annotations
 
 import gc
-import importlib.util
-import inspect
-import re
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from cupy_signatures import (
-    ATTRIBUTES,
-    CUBLASLT,
-    CUBLASLT_NUMBERS,
-    CUPY,
-    HEURISTIC_RESULT,
-    parameter_names,
-)
-from fake_cublaslt import FakeLt, make_cublaslt
-from fake_cupy import TO_DEVICE, TO_HOST, WITHIN, WORLD, make_cupy, memory, parameters_of
+from cuda_stand_in import MADE, batch, feed, make, write_spec
+from fake_cupy import TO_DEVICE, TO_HOST, WITHIN, WORLD, memory
 
 import bpc
-from bpc import continued
-from bpc.codegen.cuda import Argument, CudaSource, generate
+from bpc.codegen.cuda import Argument, generate
 from bpc.entries import EVALUATE, MICRO_STEP, UPDATE
-from bpc.errors import Interrupted, ToolError
+from bpc.errors import ToolError
 from bpc.plan.program import Program
 from bpc.runtime import cuda_build, select
 from bpc.runtime.cpu.build import plan
-from bpc.runtime.cublaslt import Choice, Product
-from bpc.runtime.cublaslt_choices import (
-    Choices,
-    describe_product,
-    find_products,
-    measure,
-    open_products,
-    read_choices,
-    write_choices,
-)
-from bpc.runtime.cuda import Gpu, connect
-from bpc.runtime.cuda_build import compile_options
+from bpc.runtime.cuda import connect
 from bpc.runtime.cuda_device import CudaDevice, CudaOptions
 from bpc.runtime.cuda_host import CELLS, SmallWrites
 from bpc.runtime.launching import block_bytes
-
-SPEC = """
-bpc: 1
-name: small
-data: {source: synthetic, shape: [5], classes: 3, rows: 40, test_rows: 12, batch: 8}
-model:
-  - linear: {name: fc1, out: 6}
-  - relu
-  - linear: {name: fc2, out: 3}
-loss: cross_entropy
-train: {epochs: 1, optimizer: {adam: {lr: 1e-2}}, clip: {global_norm: 1.0}}
-"""
-
-MADE: list[CudaDevice] = []
-"""Devices that the end of a test closes: memory that goes back under a copy is a fault."""
-
-
-@pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A fresh stand-in; afterwards nothing may be left or have gone wrong."""
-    monkeypatch.setitem(sys.modules, "cupy", make_cupy())
-    monkeypatch.setattr(cuda_build, "has_driver", lambda: True)
-    for name in ("BPC_CUDA_GRAPH", "BPC_CUDA_SLOTS", "BPC_CUBLASLT"):
-        monkeypatch.delenv(name, raising=False)
-    yield WORLD
-    WORLD.kernel_error = WORLD.capture_error = WORLD.execute = None
-    while MADE:
-        MADE.pop().close()
-    gc.collect()
-    assert WORLD.faults == []
-
-
-@pytest.fixture(scope="module")
-def net(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return bpc.compile(_write_spec(tmp_path_factory.mktemp("spec")), device="reference")
-
-
-@pytest.fixture(scope="module")
-def built(net: Any) -> tuple[Program, CudaSource]:
-    program = plan(net.entries).program
-    return program, generate("small", program)
-
-
-def _write_spec(folder: Path, **changes: str) -> Path:
-    text = SPEC
-    for old, new in changes.items():
-        text = text.replace(old, new)
-    path = folder / "small.yaml"
-    path.write_text(text)
-    return path
-
-
-def make(built: tuple[Program, CudaSource], options: CudaOptions | None = None) -> CudaDevice:
-    MADE.append(CudaDevice(*built, connect(), compile_options(), options or CudaOptions()))
-    return MADE[-1]
-
-
-def batch(program: Program, seed: int, rows: int) -> dict[str, np.ndarray]:
-    draw = np.random.default_rng(seed)
-    return {
-        "x": draw.standard_normal((rows, 5)).astype(np.float32),
-        "target": draw.integers(0, 3, rows),
-    }
-
-
-def feed(device: CudaDevice, given: dict[str, np.ndarray]) -> int:
-    for name, array in given.items():
-        device.write_input(name, array)
-    return len(given["target"])
-
 
 # -- memory ---------------------------------------------------------------------------------------
 
@@ -178,7 +84,7 @@ def test_states_of_any_size_pass_through_a_small_buffer(
 
 
 def test_16_bit_states_come_out_as_float32(world: Any, tmp_path: Path) -> None:
-    path = _write_spec(tmp_path, **{"train: {": "train: {precision: bf16, "})
+    path = write_spec(tmp_path, **{"train: {": "train: {precision: bf16, "})
     program = plan(bpc.compile(path, device="reference").entries).program
     device = make((program, generate("small", program)))
     device.write_state("fc1.bias", np.asarray([1.0, 1.00390625, 3.0, 4.0, 5.0, 1e30]))
@@ -471,8 +377,8 @@ def test_metrics_come_in_one_copy_and_late(world: Any, built: Any) -> None:
     before = len(world.log)
     for name in ("control.found_inf", "control.loss", "control.weight", "norm.fc1.weight"):
         device.read_scalar(name)
-    calls = [x[0] for x in world.log[before:] if x[0] in ("copy", "synchronize")]
-    assert calls == ["copy", "synchronize"]
+    calls = [x[0] for x in world.log[before:]]
+    assert calls == ["copy", "record", "wait for event"]
     assert world.log[before][1] == TO_HOST
     device.write_scalar("control.loss", 2.5)
     assert device.read_scalar("control.loss") == 2.5
@@ -558,254 +464,3 @@ def test_a_fault_at_a_wait_is_a_message(world: Any, built: Any) -> None:
     assert "illegal memory access" in caught.value.diagnostics[0].notes[0].text
     for stream in world.streams.values():
         stream.queue.clear()
-
-
-# -- a whole step, its kernels run by the simulator -----------------------------------------------
-
-
-def simulated() -> Callable[..., None]:
-    """Runs the launched kernels of the unchanged text on the CPU."""
-    from bpc.codegen.amalgamate import single_file
-    from bpc.runtime.sim.launch import LaunchOptions
-    from bpc.runtime.sim.module import load_cuda
-
-    modules: dict[str, Any] = {}
-
-    def execute(module: Any, name: str, grid: int, threads: int, args: Any) -> None:
-        if module.code not in modules:
-            folders = [Path(option[2:]) for option in module.options if option.startswith("-I")]
-            modules[module.code] = load_cuda(single_file(module.code, "small.cu", folders))
-        passed = [int(v) if type(v) is np.int64 else v for v in args]
-        bound = modules[module.code].bind(name, grid, threads, 0, passed, LaunchOptions())
-        assert not bound.run()
-
-    return execute
-
-
-@pytest.mark.parametrize("graphs", [True, False])
-def test_training_gives_the_bits_of_the_simulator(
-    world: Any, tmp_path: Path, graphs: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Five batches of 40 rows, the last one short, then evaluation; every number the same."""
-    monkeypatch.setenv("BPC_CUDA_GRAPH", str(int(graphs)))
-    path = _write_spec(tmp_path, **{"rows: 40": "rows: 37"})
-    wanted = bpc.compile(path, device="sim")
-    told = wanted.train(run_dir=tmp_path / "sim")
-    world.execute = simulated()
-    found = bpc.compile(path, device="cuda")
-    result = found.train(run_dir=tmp_path / "cuda")
-    assert result["device"] == "cuda" and result["final"] == told["final"]
-    for name, weights in wanted.parameters().items():
-        np.testing.assert_array_equal(found.parameters()[name], weights, err_msg=name)
-    found.close()
-    wanted.close()
-
-
-def test_a_run_goes_on_from_its_checkpoint(world: Any, tmp_path: Path) -> None:
-    """Begun on the GPU, gone on with on the CPU, ended on the GPU: the run that never stopped."""
-    path = _write_spec(tmp_path, **{"epochs: 1": "epochs: 2, checkpoint: {every: 1}"})
-    straight = bpc.compile(path, device="sim")
-    straight.train(run_dir=tmp_path / "straight")
-    straight.close()
-    world.execute = simulated()
-    begun = bpc.compile(path, device="cuda")
-    with pytest.raises(Interrupted):
-        begun.train(run_dir=tmp_path / "run", stop_after=3)
-    begun.close()
-    with pytest.raises(Interrupted):
-        continued.resume(tmp_path / "run", device="cpu", stop_after=6)
-    result = continued.resume(tmp_path / "run", device="cuda")
-    assert (result["device"], result["steps"]) == ("cuda", 10)
-    files = [tmp_path / name / "checkpoints/step-000010" for name in ("straight", "run")]
-    for name in ("model.safetensors", "optimizer.safetensors"):
-        assert (files[0] / name).read_bytes() == (files[1] / name).read_bytes()
-
-
-# -- cuBLASLt -------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def library(world: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLt]:
-    module, fake = make_cublaslt()
-    monkeypatch.setitem(sys.modules, "nvmath.bindings.cublasLt", module)
-    yield fake
-    assert fake.live == {}, "handles were left behind"
-
-
-def choices_for(built: Any, version: int = 130200) -> Choices:
-    program, source = built
-    keys = {
-        describe_product(kernel, program.rows).key  # type: ignore[union-attr]
-        for kernel in find_products(program, source).values()
-    }
-    chosen = {
-        key: Choice(np.full(8, 7, np.uint64).tobytes().hex(), 512, 1e-6, 2e-6) for key in keys
-    }
-    return Choices("Fake GPU", version, chosen)
-
-
-def test_plain_products_are_found(built: Any) -> None:
-    program, source = built
-    found = {place: describe_product(k, 8) for place, k in find_products(program, source).items()}
-    names = {source.launches[entry][at].function for entry, at in found if entry == MICRO_STEP}
-    gradients = {"fc1_linear_weight_gradient", "fc2_linear_weight_gradient"}
-    assert names == {"fc2_linear", *gradients}
-    assert Product(6, 3, 8, True, False, "f32", "f32", "") in found.values()
-    assert Product(8, 3, 6, False, False, "f32", "f32", "f32") in found.values()
-    assert {p.key for p in found.values() if p} >= {"6x3x8 tn f32->f32", "8x3x6 nn f32+f32->f32"}
-
-
-def test_choices_survive_a_file(tmp_path: Path, built: Any) -> None:
-    path = tmp_path / "cublaslt.json"
-    write_choices(path, choices_for(built))
-    assert read_choices(path) == choices_for(built)
-    for broken in ("{", '{"format": 2}', '{"format": 1, "products": {"k": {"algorithm": "zz"}}}'):
-        path.write_text(broken)
-        with pytest.raises(ToolError):
-            read_choices(path)
-
-
-def test_a_full_batch_goes_through_the_library(
-    world: Any, library: FakeLt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same losses as the simulator, to rounding; a short batch takes the generated kernels."""
-    path = _write_spec(tmp_path, **{"rows: 40": "rows: 37"})
-    wanted = bpc.compile(path, device="sim")
-    told = wanted.train(run_dir=tmp_path / "sim")
-    program = plan(wanted.entries).program
-    write_choices(tmp_path / "choices.json", choices_for((program, generate("small", program))))
-    monkeypatch.setenv("BPC_CUBLASLT", str(tmp_path / "choices.json"))
-    world.execute = simulated()
-    found = bpc.compile(path, device="cuda")
-    result = found.train(run_dir=tmp_path / "cuda")
-    assert len(world.named("matmul")) >= 3 and "cuBLASLt" in result["device_summary"]
-    for key in ("train_loss", "test_loss"):
-        assert result["final"][key] == pytest.approx(told["final"][key], rel=1e-5)
-    for name, weights in wanted.parameters().items():
-        np.testing.assert_allclose(found.parameters()[name], weights, rtol=1e-4, atol=1e-6)
-    kept = tmp_path / "cuda" / "cublaslt.json"
-    assert read_choices(kept) == read_choices(tmp_path / "choices.json")
-    monkeypatch.delenv("BPC_CUBLASLT")
-    again = bpc.compile(path, device="cuda", products=kept)
-    again.train(run_dir=tmp_path / "again")
-    for name, weights in found.parameters().items():
-        assert np.array_equal(again.parameters()[name], weights), name
-    again.close()
-    found.close()
-    wanted.close()
-
-
-def test_choices_of_another_machine_are_refused(
-    world: Any, library: FakeLt, built: Any, tmp_path: Path
-) -> None:
-    path = tmp_path / "choices.json"
-    write_choices(path, choices_for(built, version=120000))
-    with pytest.raises(ToolError, match="was measured on Fake GPU with cuBLASLt 120000"):
-        open_products(path, *built, connect())
-    assert open_products(_empty(tmp_path), *built, connect()) is None
-
-
-def _empty(folder: Path) -> Path:
-    path = folder / "empty.json"
-    write_choices(path, Choices("Fake GPU", 130200, {}))
-    return path
-
-
-def test_measuring_chooses_what_is_faster(
-    world: Any, library: FakeLt, built: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    device = make(built)
-    times = iter(range(1000))
-    real = Gpu.time
-
-    def time(gpu: Gpu, issue: Any, repeats: int, stream: Any) -> float:
-        real(gpu, issue, repeats, stream)
-        return 3.0 if next(times) % 3 == 0 else 1.0  # generated, then two candidates
-
-    monkeypatch.setattr(Gpu, "time", time)
-    chosen = measure(device, built[1])
-    assert chosen.by_product.keys() == choices_for(built).by_product.keys()
-    assert all(c.seconds == 1.0 and c.generated_seconds == 3.0 for c in chosen.by_product.values())
-    device.close()
-
-
-def test_a_missing_library_is_a_message(
-    world: Any, built: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "nvmath.bindings.cublasLt", None)
-    write_choices(tmp_path / "choices.json", choices_for(built))
-    with pytest.raises(ToolError, match="cuBLASLt cannot be used"):
-        open_products(tmp_path / "choices.json", *built, connect())
-
-
-def test_one_file_speaks_to_cupy() -> None:
-    package = Path(bpc.__file__).parent
-    speaks = re.compile(r"^\s*(import|from) cupy|import_module\([\"']cupy", re.MULTILINE)
-    files = [path for path in package.rglob("*.py") if speaks.search(path.read_text())]
-    assert files == [package / "runtime" / "cuda.py"]
-
-
-# -- the stand-ins against what is installed -----------------------------------------------------
-
-
-def _installed(path: str) -> Any:
-    parts = path.split(".")
-    found: Any = importlib.import_module(parts[0])
-    for part in parts[1:]:
-        found = getattr(found, part)
-    return found
-
-
-def _signature(found: Any) -> str:
-    try:
-        return str(inspect.signature(found))
-    except (ValueError, TypeError):
-        return str(found.__doc__).splitlines()[0]
-
-
-@pytest.mark.parametrize("path", CUPY)
-def test_the_stand_in_has_the_parameters_of_cupy(path: str) -> None:
-    wanted = parameter_names(CUPY[path])
-    fake = make_cupy()
-    if path.endswith("CUDADriverError") or path.endswith("CompileException"):
-        assert parameters_of(path, fake)[: len(wanted)] == wanted
-    else:
-        found = parameters_of(path, fake)
-        if "runtime.mem" not in path or path.endswith("Info"):
-            assert found == wanted
-        assert len(found) == len(wanted)  # builtins are called by position
-    if importlib.util.find_spec("cupy") is not None:
-        assert parameter_names(_signature(_installed(path))) == wanted
-
-
-@pytest.mark.parametrize("path", ATTRIBUTES)
-def test_the_stand_in_has_the_attributes_of_cupy(path: str) -> None:
-    fake: Any = make_cupy()
-    for part in path.split(".")[1:]:
-        fake = getattr(fake, part)
-    for name in ATTRIBUTES[path]:
-        assert hasattr(fake, name)
-        if importlib.util.find_spec("cupy") is not None:
-            assert hasattr(_installed(path), name)
-
-
-@pytest.mark.parametrize("name", CUBLASLT)
-def test_the_stand_in_has_the_parameters_of_nvmath(name: str) -> None:
-    module, _ = make_cublaslt()
-    wanted = parameter_names(CUBLASLT[name])
-    found = [p for p in inspect.signature(getattr(module, name)).parameters if p != "self"]
-    assert found == wanted
-    if importlib.util.find_spec("nvmath") is not None:
-        real = importlib.import_module("nvmath.bindings.cublasLt")
-        assert parameter_names(_signature(getattr(real, name))) == wanted
-
-
-def test_numbers_of_nvmath() -> None:
-    module, _ = make_cublaslt()
-    real = module
-    if importlib.util.find_spec("nvmath") is not None:
-        real = importlib.import_module("nvmath.bindings.cublasLt")
-    for name, number in CUBLASLT_NUMBERS.items():
-        group, member = name.split(".")
-        assert getattr(getattr(real, group), member) == number
-    assert np.dtype(real.matmul_heuristic_result_dtype) == np.dtype(HEURISTIC_RESULT)

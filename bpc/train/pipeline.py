@@ -1,0 +1,120 @@
+"""Windows in order, on a device that may get one before the values of the last one are read.
+
+A device that works while the host goes on (a GPU) would stand still if the host waited for each
+window to learn whether it was finite. So the next one is issued first. Nothing is lost where the
+last one turns out not to be finite: with `control.late`, `update` then changes nothing any more,
+and that window is run again with the host watching. Every number is that of a run without haste.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpc.errors import DataError
+from bpc.runtime.device import Device, Scalars
+from bpc.train.stepper import Stepper
+from bpc.train.windows import Window, Windows
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A window of which the host knows how it ended.
+
+    `moved`: it changed the weights. `rests`: nothing was issued after it, so that the device has
+    what it left; otherwise only `values` are its own. `seconds` went by for it on the host.
+    """
+
+    window: Window
+    values: Scalars
+    moved: bool
+    rests: bool
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Issued:
+    window: Window
+    values: Scalars
+
+
+class Pipeline:
+    """Issues windows, one ahead where the device has use for that."""
+
+    def __init__(self, stepper: Stepper, device: Device, windows: Windows, foretold: Windows):
+        """`foretold`: the same windows, whose row numbers a reader may draw at its own pace."""
+        self._stepper = stepper
+        self._ahead = device.works_ahead
+        self._windows = windows
+        self._foretold = foretold
+        self._late = False
+        self._moved = True
+
+    def run(self, first: int, pauses: Callable[[Window], bool]) -> Iterator[Settled]:
+        """The windows from index `first` on, each as soon as it is settled.
+
+        Args:
+            first: index of the first window, from 0.
+            pauses: whether the device has to rest after a window. Asked before it is settled.
+
+        Raises:
+            DataError: a row cannot be used; all windows before it are settled.
+        """
+        self._stepper.follow(self._batches_from(first))
+        following: _Issued | None = None
+        for index in range(first, len(self._windows)):
+            started = time.perf_counter()
+            window = self._windows[index]
+            goes_on = self._may_go_on(window, pauses)
+            if following is None:
+                self._turn(goes_on)
+                following = self._issue(index)
+            issued, following = following, self._issue_early(index + 1) if goes_on else None
+            if self._late and _is_bad(issued):
+                issued, following = self._repeat(index), None
+            if following is None:
+                self._turn(late=False)
+            self._moved = not _is_bad(issued)
+            seconds = time.perf_counter() - started
+            yield Settled(window, issued.values, self._moved, following is None, seconds)
+
+    def _may_go_on(self, window: Window, pauses: Callable[[Window], bool]) -> bool:
+        """Whether to issue another window before this one is settled.
+
+        After one that did not move the weights the next may well not, either: that one is watched.
+        """
+        last = window.number == len(self._windows)
+        return self._ahead and self._moved and not last and not pauses(window)
+
+    def _issue(self, index: int) -> _Issued:
+        window = self._windows[index]
+        return _Issued(window, self._stepper.issue(window.batches))
+
+    def _issue_early(self, index: int) -> _Issued | None:
+        try:
+            return self._issue(index)
+        except DataError:
+            return None  # which comes again when it is this window's turn
+
+    def _repeat(self, index: int) -> _Issued:
+        """Run a window that is not finite again, so that it leaves what it leaves."""
+        self._turn(late=False)
+        self._stepper.follow(self._batches_from(index))
+        return self._issue(index)
+
+    def _turn(self, late: bool) -> None:
+        if late != self._late:
+            self._stepper.set_late(late)
+            self._late = late
+
+    def _batches_from(self, index: int) -> Iterator[NDArray[np.int64]]:
+        steps = range(index, len(self._foretold))
+        return (rows for step in steps for rows in self._foretold[step].batches)
+
+
+def _is_bad(issued: _Issued) -> bool:
+    return bool(issued.values.read_scalar("control.found_inf"))
