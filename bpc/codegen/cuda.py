@@ -171,7 +171,7 @@ def _page(
         "index_type": index,
         "contents": contents,
         "functions": sections,
-        "glossary": glossary(text),
+        "glossary": glossary(text, program.rows),
     }
 
 

@@ -19,41 +19,54 @@ Word = tuple[str, str, str]
 
 _NAMES: tuple[Word, ...] = (
     (
-        "x_in, x_out",
+        "<t>_in, <t>_out",
         r"_in\b|_out\b",
-        "pointers to the tensor x that a kernel reads and writes; x is one element of it. In a "
-        "function with both, they are one address: its blocks write x, its last block reads it",
+        "pointers to a tensor that a kernel reads and writes, <t> in a statement is one element of "
+        "it. In a function with both for one <t>, they are one address: its blocks write the "
+        "tensor, its last block reads it",
     ),
     (
-        "x_part2",
+        "<t>_part2",
         r"\w_part\d",
-        "in lists of tensors x#2: a further result, number 2, of the node x",
+        "in lists of tensors <t>#2: result number 2 of the node <t>, which makes several, from "
+        "number 0 on",
     ),
-    ("d_x", r"\bd_\w", "the gradient of the loss (times scale / divisor) by x"),
+    ("d_<t>", r"\bd_\w", "the gradient of the loss (times scale / divisor) with respect to <t>"),
     (
-        "grad_x",
+        "grad_<t>",
         r"\bgrad[_.]\w",
-        "the gradient of a parameter x, kept from micro_step to update: micro_step writes its d_x "
-        "straight there (`keeps` above); micro_step_add, if the file has it, adds its own",
+        "the gradient of a parameter <t>, kept from micro_step to update: micro_step writes its "
+        "d_<t> straight there (`keeps` above)",
     ),
     (
-        "next_x",
-        r"\bnext_",
-        "the value of x after the update, written in place: next_x_out and x_in are one address",
+        "micro_step_add",
+        r"\bmicro_step_add\b",
+        "a further batch of the same step: adds its d_<t> to grad_<t>",
     ),
-    ("x.cols", r"\.cols\b", "x as sums over rows: a number a column"),
-    ("x.chunks", r"\.chunks\b", "sums of x over chunks of 4096 elements, added up later"),
-    ("x~2", r"\w~\d", "x computed once more, so that it need not be kept"),
+    (
+        "next_<t>",
+        r"\bnext_",
+        "the value of <t> after the update, written in place: next_<t>_out and <t>_in are one "
+        "address",
+    ),
+    ("<t>.cols", r"\.cols\b", "<t> as sums over rows: a number a column"),
+    ("<t>.chunks", r"\.chunks\b", "sums of <t> over chunks of 4096 elements, added up later"),
+    ("<t>~2", r"\w~\d", "<t> computed once more, so that it need not be kept"),
     (
         "parameter",
         r"\bparameter_in\b|_parameter\b",
         "of many parameters the one that a block serves",
     ),
-    ("r, c", r"\[&\]|\bc0\b", "the row and the column (the place in the row) of an element"),
+    (
+        "r, c",
+        r"\[&\]|\bc0\b",
+        "the row and the column (the place in the row) of an element; of a tensor taken as one "
+        "row, r is 0 and c the place in the tensor",
+    ),
     (
         "acc",
         r"\bacc\b",
-        "the finished sum of a matrix product or convolution, before bias and activation",
+        "the finished sum of products, before bias and activation",
     ),
     (
         "finished, count",
@@ -64,9 +77,9 @@ _NAMES: tuple[Word, ...] = (
     (
         "rows_in",
         r"\brows_in\b",
-        "holds the rows of the batch at hand. A grid is made for the planned batch: a block whose "
-        "rows all lie beyond the batch computes no element, but draws its ticket where there is "
-        "one. Sums over a batch of no rows are 0",
+        "holds the rows of the batch at hand. A grid is made for the planned batch, {rows} rows: a "
+        "block whose rows all lie beyond the batch computes no element, but draws its ticket where "
+        "there is one. Sums over a batch of no rows are 0",
     ),
     (
         "table, parts",
@@ -86,7 +99,7 @@ _NAMES: tuple[Word, ...] = (
 _CONTROL: tuple[tuple[str, str], ...] = (
     (
         "scale",
-        "factor of the loss against underflow in 16 bits, else 1; set for a run, then by update",
+        "factor of the loss against underflow in 16 bits, where update moves it; else 1",
     ),
     (
         "divisor",
@@ -95,31 +108,40 @@ _CONTROL: tuple[tuple[str, str], ...] = (
     ),
     (
         "weight",
-        "terms that the loss did have; by micro_step. update turns gradients over divisor "
-        "into those over weight",
+        "terms that the loss did have; by micro_step. update multiplies gradients, which were "
+        "divided by divisor, by divisor / weight",
     ),
     ("loss", "sum of the terms, not yet divided; by micro_step"),
     ("base_lr", "learning rate before warmup and schedule; set for a run"),
-    ("warmup", "steps over which the learning rate rises to its base; set for a run"),
+    ("warmup", "updates over which the learning rate rises to its base; set for a run"),
     ("total", "updates of the run, for the schedule; set for a run"),
     ("final", "share of the learning rate that is left at the end; set for a run"),
-    ("lr", "learning rate of the last update; by update, for the host to read"),
-    ("norm", "length of all gradients together; by update, for the host to read"),
+    ("lr", "learning rate of the last update, also of a skipped one; for the host to read"),
+    (
+        "norm",
+        "length of all gradients together, without scale, before clipping; by update, for the "
+        "host to read",
+    ),
     ("seed", "of random draws; set for a run"),
-    ("window", "steps so far, with skipped ones; 0 at first, then by update"),
+    (
+        "window",
+        "steps (windows of batches) so far: those made and those skipped, not those that will be "
+        "run again (late); 0 at first, then by update",
+    ),
     ("first_row", "rows of the step's batches before this one; the host sets it before a batch"),
     ("updates", "updates so far, without skipped ones; 0 at first, then by update"),
     ("good", "steps since scale changed or a step was skipped; 0 at first, then by update"),
     (
         "found_inf",
-        "1 where a gradient or the loss was inf or NaN, so that the update was skipped; "
-        "by update, read by the host after every step",
+        "1 where a gradient or the loss was inf or NaN, so that the update was skipped: weights, "
+        "moments and updates stay; by update, for the host to read. The host sets it to 0 "
+        "whenever it changes late",
     ),
     (
         "late",
-        "1 while the host starts a step before it has read found_inf of the last one: after a "
-        "step with inf or NaN all values then stay, also in later steps, until the host has "
-        "seen it and runs that step again with 0",
+        "1 while the host starts a step before it has read found_inf of the last one. From a step "
+        "with inf or NaN on, weights, moments, updates, window and scale then stay, and found_inf "
+        "stays 1, until the host sets late to 0, runs that step again and goes on from there",
     ),
 )
 
@@ -127,8 +149,12 @@ _HELPERS: tuple[Word, ...] = (
     (
         "bpc_load, bpc_store",
         r"\bbpc_(load|store)\(",
-        "element i of memory from and to a register: f16 and bf16 become float when loaded, and "
-        "what is stored is rounded to the type of the memory",
+        "element i of memory from and to a register",
+    ),
+    (
+        "f16, bf16",
+        r"\bb?f16\b",
+        "floats of 16 bits in memory: float in registers, rounded when they are stored",
     ),
     ("bpc_bit_load", r"\bbpc_bit_load\b", "element i of a mask: bit i % 8 of byte i / 8"),
     ("bpc_round<T>", r"\bbpc_round<", "the value that memory of type T would give back"),
@@ -146,22 +172,23 @@ _HELPERS: tuple[Word, ...] = (
     (
         "bpc_held_sum, _max",
         r"\bbpc_held_(sum|max)\b",
-        "the same for a row of n elements that lies in the warp's registers: x_held[k] is element "
-        "lane % bpc_lanes + bpc_lanes k (bpc_lanes is 16), the same in both halves of the warp; "
-        "elements from n on are left out",
+        "the same for a row of n elements that lies in the warp's registers: <t>_held[k] is "
+        "element lane % bpc_lanes + bpc_lanes k (bpc_lanes is 16), the same in both halves of the "
+        "warp, since sums have the order of 16 lanes; elements from n on are left out",
     ),
     (
         "bpc_held",
         r"\bbpc_held\(",
-        "of these registers, element lane + bpc_warp k (bpc_warp is 32): x_held[2 k] in the lower "
-        "half of the warp, x_held[2 k + 1] in the upper",
+        "of these registers, element lane + bpc_warp k (bpc_warp is 32): <t>_held[2 k] in the "
+        "lower half of the warp, <t>_held[2 k + 1] in the upper",
     ),
     ("bpc_serial_sum", r"\bbpc_serial_sum\b", "one thread adds n numbers in a fixed order"),
     (
         "bpc_gemm",
         r"\bbpc_gemm\b",
-        "one block makes 64 x 64 sums, each one chain of fused multiply-adds over ascending k, and "
-        "hands each thread's to the function at the end of its arguments",
+        "one block makes a tile of 64 x 64 sums, each one chain of fused multiply-adds over "
+        "ascending k, and each thread hands its sums (bpc_thread_n of a row at a time) to the "
+        "function at the end of its arguments; what of a tile lies beyond m or n is left out",
     ),
     ("bpc_conv_...", r"\bbpc_conv_\w+<", "one element of a convolution or its gradient"),
     (
@@ -193,14 +220,15 @@ _RULES = (
 )
 
 
-def glossary(text: str) -> dict[str, list[str]]:
-    """Lines about the names, control numbers and helpers that the text uses."""
+def glossary(text: str, rows: int) -> dict[str, list[str]]:
+    """Lines about the names, control numbers and helpers that a text for so many rows uses."""
+    names = [(word, pattern, meaning.format(rows=rows)) for word, pattern, meaning in _NAMES]
     control = [
         (f"control_{key}", rf"\bcontrol[._]{key}(_in|_out)?\b", meaning)
         for key, meaning in _CONTROL
     ]
     return {
-        "names": _lines(_NAMES, text),
+        "names": _lines(names, text),
         "control": _lines(control, text),
         "helpers": _lines(_HELPERS, text),
         "rules": textwrap.wrap(_RULES, _WIDTH),
@@ -226,12 +254,12 @@ def _lines(words: Sequence[Word], text: str) -> list[str]:
 
 
 def kept_lines(entry: Entry, program: Program) -> list[str]:
-    """What is written straight into tensors that last (`x` is a parameter), and its results."""
+    """What is written straight into tensors that last (<t> is a parameter), and its results."""
     names = sorted(
         (name for name, kind in program.kinds.items() if kind == "parameter"), key=len, reverse=True
     )
     pairs = Counter(
-        _with_x(value, home, names)
+        _with_placeholder(value, home, names)
         for value, home in entry.storage.items()
         if home in program.persistent and value != home
     )
@@ -244,8 +272,8 @@ def kept_lines(entry: Entry, program: Program) -> list[str]:
     return [*list_after("   keeps   ", words), *list_after("   gives   ", given)]
 
 
-def _with_x(value: str, home: str, names: Sequence[str]) -> tuple[str, str]:
+def _with_placeholder(value: str, home: str, names: Sequence[str]) -> tuple[str, str]:
     for name in names:
         if name in value and name in home:
-            return value.replace(name, "x"), home.replace(name, "x")
+            return value.replace(name, "<t>"), home.replace(name, "<t>")
     return value, home

@@ -203,14 +203,16 @@ def row_holes(kernel: Kernel, lines: Lines) -> Holes:
     """Per row: its loads, then each reduction and row statement in order; and the row's stores."""
     inner = inner_stores(kernel)
     steps = [plain_step(row_loads(kernel, lines))]
+    outer = render_dim(kernel.outer_dim)
+    over = "all c" if outer == "1" else "the row"
     for item in kernel.body:
         if isinstance(item, Reduction):
-            steps.append(reduction_holes(item, lines))
+            steps.append(reduction_holes(item, lines, over))
         elif item.level == "row":
             steps.append(plain_step(lines.item(item)))
     return {
         "scalars": scalar_lines(kernel, lines),
-        "outer": render_dim(kernel.outer_dim),
+        "outer": outer,
         "width": render_dim(kernel.inner_dim),
         "steps": [step for step in steps if step["lines"] or step["kind"]],
         "row_stores": [lines.store(store) for store in kernel.stores if store not in inner],

@@ -206,7 +206,7 @@ static void loss_cross_entropy(char* arena, const int64_t* offsets, int64_t rows
 
   const long last = 1 * (slice + 1) / offsets[3];
   for (long r = 1 * slice / offsets[3]; r < last; ++r) {
-    // sum over the row, specs/digits_mlp.yaml:24
+    // sum over all c, specs/digits_mlp.yaml:24
     const double loss_total = (bpc_row_sum<double>(rows, [&](long c) {
       const float loss_part3 = bpc_load(loss_part3_in, c);
       const float loss_picked = bpc_load(loss_picked_in, c);
@@ -683,33 +683,34 @@ static void update_control(char* arena, const int64_t* offsets, int64_t rows, in
   const double squares_through_linear3_weight = squares_through_linear2_bias + squares_linear3_weight;
   // running sum, up to linear3.bias, specs/digits_mlp.yaml:30
   const double squares_through_linear3_bias = squares_through_linear3_weight + squares_linear3_bias;
-  // length of all gradients together, unscaled, specs/digits_mlp.yaml:30
+  // length of all gradients together, without scale, before clipping, specs/digits_mlp.yaml:30
   const double norm = bpc_sqrt(squares_through_linear3_bias) * unscale;
   bpc_store(norm_out, 0, norm);
   // 1 where a gradient or the loss is inf or NaN, specs/digits_mlp.yaml:30
   const int64_t nonfinite_now = int64_t((bpc_isfinite(squares_through_linear3_bias)
       && bpc_isfinite(control_loss / (control_weight > 0.0 ? control_weight : 1.0)) ? 0.0 : 1.0));
-  // so now, or before while the host reads late: the update is skipped, specs/digits_mlp.yaml:30
+  // 1 if that is so, or was so before while the host reads late: no update is made, specs/digits_mlp.yaml:30
   const int64_t nonfinite = int64_t(((double(control_late))
       ? bpc_max((double(nonfinite_now)), (double(control_found_inf))) : (double(nonfinite_now))));
   bpc_store(nonfinite_out, 0, nonfinite);
-  // 1 where the step will be run again: counters and scale stay, too, specs/digits_mlp.yaml:30
+  // 1 if the step will be run again: its number and the loss scale stay, too, specs/digits_mlp.yaml:30
   const int64_t held = int64_t(((double(control_late)) ? (double(nonfinite)) : 0.0));
-  // the share of every gradient that clipping by the norm of all of them leaves, specs/digits_mlp.yaml:30
+  // what clipping leaves of every gradient: the limit over their norm, at most 1, specs/digits_mlp.yaml:30
   const double factor_share = bpc_min(1.0, 1.0 / norm);
-  // of every gradient: unscaled, then clipped to the allowed norm if there is one, specs/digits_mlp.yaml:30
+  // multiplies each kept gradient: takes the scale out, and clips if there is a limit,
+  //   specs/digits_mlp.yaml:30
   const float factor = float(unscale * factor_share);
   bpc_store(factor_out, 0, factor);
   // counted from 1, specs/digits_mlp.yaml:30
   const int64_t update_number = int64_t((double(control_updates)) + 1.0);
-  // learning rate of this update: base, warmup, schedule, specs/digits_mlp.yaml:30
+  // learning rate of this update, specs/digits_mlp.yaml:30
   const double lr = control_base_lr * bpc_min(1.0, (double(update_number)) / bpc_max(control_warmup, 1.0));
   bpc_store(lr_out, 0, lr);
   // updates made, without skipped ones, specs/digits_mlp.yaml:30
   const int64_t updates = int64_t(((double(nonfinite)) ? (double(control_updates))
       : (double(update_number))));
   bpc_store(updates_out, 0, updates);
-  // steps made, with skipped ones, specs/digits_mlp.yaml:30
+  // steps tried: made or skipped, specs/digits_mlp.yaml:30
   const int64_t window = int64_t(((double(held)) ? (double(control_window)) : (double(control_window))
       + 1.0));
   bpc_store(window_out, 0, window);
@@ -886,7 +887,7 @@ static void loss_cross_entropy_total(char* arena, const int64_t* offsets, int64_
 
   const long last = 1 * (slice + 1) / offsets[3];
   for (long r = 1 * slice / offsets[3]; r < last; ++r) {
-    // sum over the row, specs/digits_mlp.yaml:24
+    // sum over all c, specs/digits_mlp.yaml:24
     const double loss_total = (bpc_row_sum<double>(rows, [&](long c) {
       const float loss_sum = bpc_load(loss_sum_in, c);
       const float loss_picked = bpc_load(loss_picked_in, c);

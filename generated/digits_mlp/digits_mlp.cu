@@ -6,14 +6,14 @@
 //             relu2_dropout1_linear3_input_gradient, linear2_bias_gradient,
 //             linear2_weight_gradient, relu1_linear2_input_gradient, linear1_bias_gradient,
 //             linear1_weight_gradient
-//    keeps    loss.total as control.loss, loss#1 as control.weight, d_x.cols as grad.x (3 tensors),
-//             d_x as grad.x (3 tensors)
+//    keeps    loss.total as control.loss, loss#1 as control.weight,
+//             d_<t>.cols as grad.<t> (3 tensors), d_<t> as grad.<t> (3 tensors)
 // update: once a step: from the gradients to new weights
 //    launches norm_and_control, adam
-//    keeps    grad_norm.x as norm.x (6 tensors), norm as control.norm,
+//    keeps    grad_norm.<t> as norm.<t> (6 tensors), norm as control.norm,
 //             nonfinite as control.found_inf, lr as control.lr, updates as control.updates,
-//             window as control.window, next.m.x as m.x (6 tensors), next.v.x as v.x (6 tensors),
-//             next.x as x (6 tensors)
+//             window as control.window, next.m.<t> as m.<t> (6 tensors),
+//             next.v.<t> as v.<t> (6 tensors), next.<t> as <t> (6 tensors)
 // evaluate: the loss of a batch, with nothing kept for gradients
 //    launches linear1_relu1, linear2_relu2, linear3, loss_cross_entropy
 //    gives    linear3 as prediction, loss.total as loss, loss#1 as weight
@@ -21,36 +21,38 @@
 //    launches linear1_relu1, linear2_relu2, linear3
 //    gives    linear3 as prediction
 //
-// Tensors lie in one arena. launch.json says for each launch how many blocks of how many threads
-// it has, and where in the arena the tensor of each argument begins. Tensors are dense, the last
-// axis is contiguous; `batch` in a shape is the number of rows of the batch at hand, and [] is a
-// single number. Dots in the name of a tensor are underscores in the text. `keeps a as b`: the
-// result a is written straight into the memory of b, which lasts from launch to launch. A result
-// may also take the place of a tensor that is not read again (launch.json: the same offset).
-// Numbers are computed in the type of their declaration or cast; a statement ends with its layer
-// and line. Names:
+// A network is a graph of nodes, each of which makes a tensor or several; an entry point is a call
+// with launches of its own. Tensors lie in one arena. launch.json says for each launch how many
+// blocks of how many threads it has, and where in the arena the tensor of each argument begins.
+// Tensors are dense, the last axis is contiguous; `batch` in a shape is the number of rows of the
+// batch at hand, and [] is a single number. Dots in the name of a tensor are underscores in the
+// text. `keeps a as b`: the result a is written straight into the memory of b, which lasts from
+// launch to launch. A result may also take the place of a tensor that is not read again
+// (launch.json: the same offset). Numbers are computed in the type of their declaration or cast.
+// The layer and line that a statement comes from stand behind or above it; loads and stores have
+// none. <t> stands for the name of a tensor:
 //
-//   x_in, x_out      pointers to the tensor x that a kernel reads and writes; x is one element
-//                    of it. In a function with both, they are one address: its blocks write x,
-//                    its last block reads it
-//   x_part2          in lists of tensors x#2: a further result, number 2, of the node x
-//   d_x              the gradient of the loss (times scale / divisor) by x
-//   grad_x           the gradient of a parameter x, kept from micro_step to update: micro_step
-//                    writes its d_x straight there (`keeps` above); micro_step_add, if the file
-//                    has it, adds its own
-//   next_x           the value of x after the update, written in place: next_x_out and x_in are
-//                    one address
-//   x.cols           x as sums over rows: a number a column
-//   x.chunks         sums of x over chunks of 4096 elements, added up later
+//   <t>_in, <t>_out  pointers to a tensor that a kernel reads and writes, <t> in a statement is
+//                    one element of it. In a function with both for one <t>, they are one
+//                    address: its blocks write the tensor, its last block reads it
+//   <t>_part2        in lists of tensors <t>#2: result number 2 of the node <t>, which makes
+//                    several, from number 0 on
+//   d_<t>            the gradient of the loss (times scale / divisor) with respect to <t>
+//   grad_<t>         the gradient of a parameter <t>, kept from micro_step to update: micro_step
+//                    writes its d_<t> straight there (`keeps` above)
+//   next_<t>         the value of <t> after the update, written in place: next_<t>_out and
+//                    <t>_in are one address
+//   <t>.cols         <t> as sums over rows: a number a column
+//   <t>.chunks       sums of <t> over chunks of 4096 elements, added up later
 //   parameter        of many parameters the one that a block serves
-//   r, c             the row and the column (the place in the row) of an element
-//   acc              the finished sum of a matrix product or convolution, before bias and
-//                    activation
+//   r, c             the row and the column (the place in the row) of an element; of a tensor
+//                    taken as one row, r is 0 and c the place in the tensor
+//   acc              the finished sum of products, before bias and activation
 //   finished, count  the finished sums that one thread has of one row r: count of them, at the
 //                    columns from c0 on; bpc_thread_n is the most there are, q counts them
-//   rows_in          holds the rows of the batch at hand. A grid is made for the planned batch:
-//                    a block whose rows all lie beyond the batch computes no element, but draws
-//                    its ticket where there is one. Sums over a batch of no rows are 0
+//   rows_in          holds the rows of the batch at hand. A grid is made for the planned batch,
+//                    64 rows: a block whose rows all lie beyond the batch computes no element,
+//                    but draws its ticket where there is one. Sums over a batch of no rows are 0
 //   table, parts     one launch for many tensors: a table with a row for each of the `parts`
 //                    tensors; `part` is the row that this block works on
 //   _pack            neighbouring elements in one thread's registers: `all` is their number in
@@ -60,49 +62,53 @@
 // Control numbers, which last: the host sets them for a run, before a step or before a batch, or
 // an entry point writes them:
 //
-//   control_scale      factor of the loss against underflow in 16 bits, else 1; set for a run,
-//                      then by update
+//   control_scale      factor of the loss against underflow in 16 bits, where update moves it;
+//                      else 1
 //   control_divisor    terms that the step's loss will have, over all its batches; the host
 //                      counts them before the step
-//   control_weight     terms that the loss did have; by micro_step. update turns gradients over
-//                      divisor into those over weight
+//   control_weight     terms that the loss did have; by micro_step. update multiplies gradients,
+//                      which were divided by divisor, by divisor / weight
 //   control_loss       sum of the terms, not yet divided; by micro_step
 //   control_base_lr    learning rate before warmup and schedule; set for a run
-//   control_warmup     steps over which the learning rate rises to its base; set for a run
-//   control_lr         learning rate of the last update; by update, for the host to read
-//   control_norm       length of all gradients together; by update, for the host to read
+//   control_warmup     updates over which the learning rate rises to its base; set for a run
+//   control_lr         learning rate of the last update, also of a skipped one; for the host to
+//                      read
+//   control_norm       length of all gradients together, without scale, before clipping; by
+//                      update, for the host to read
 //   control_seed       of random draws; set for a run
-//   control_window     steps so far, with skipped ones; 0 at first, then by update
+//   control_window     steps (windows of batches) so far: those made and those skipped, not
+//                      those that will be run again (late); 0 at first, then by update
 //   control_first_row  rows of the step's batches before this one; the host sets it before a
 //                      batch
 //   control_updates    updates so far, without skipped ones; 0 at first, then by update
 //   control_found_inf  1 where a gradient or the loss was inf or NaN, so that the update was
-//                      skipped; by update, read by the host after every step
+//                      skipped: weights, moments and updates stay; by update, for the host to
+//                      read. The host sets it to 0 whenever it changes late
 //   control_late       1 while the host starts a step before it has read found_inf of the last
-//                      one: after a step with inf or NaN all values then stay, also in later
-//                      steps, until the host has seen it and runs that step again with 0
+//                      one. From a step with inf or NaN on, weights, moments, updates, window
+//                      and scale then stay, and found_inf stays 1, until the host sets late to
+//                      0, runs that step again and goes on from there
 //
 // Helpers, from bpc_cuda.h and what it includes:
 //
-//   bpc_load, bpc_store         element i of memory from and to a register: f16 and bf16 become
-//                               float when loaded, and what is stored is rounded to the type of
-//                               the memory
+//   bpc_load, bpc_store         element i of memory from and to a register
 //   bpc_bit_load                element i of a mask: bit i % 8 of byte i / 8
 //   bpc_load_pack, _store_pack  neighbouring elements, moved 16 bytes at a time; those beyond
 //                               the end are left out
 //   bpc_row_sum, _max           one warp reduces f(0) ... f(n - 1) in a fixed order; all lanes
 //                               take part and get the result
 //   bpc_held_sum, _max          the same for a row of n elements that lies in the warp's
-//                               registers: x_held[k] is element lane % bpc_lanes + bpc_lanes k
-//                               (bpc_lanes is 16), the same in both halves of the warp; elements
-//                               from n on are left out
+//                               registers: <t>_held[k] is element lane % bpc_lanes + bpc_lanes k
+//                               (bpc_lanes is 16), the same in both halves of the warp, since
+//                               sums have the order of 16 lanes; elements from n on are left out
 //   bpc_held                    of these registers, element lane + bpc_warp k (bpc_warp is 32):
-//                               x_held[2 k] in the lower half of the warp, x_held[2 k + 1] in
-//                               the upper
+//                               <t>_held[2 k] in the lower half of the warp, <t>_held[2 k + 1]
+//                               in the upper
 //   bpc_serial_sum              one thread adds n numbers in a fixed order
-//   bpc_gemm                    one block makes 64 x 64 sums, each one chain of fused multiply-
-//                               adds over ascending k, and hands each thread's to the function
-//                               at the end of its arguments
+//   bpc_gemm                    one block makes a tile of 64 x 64 sums, each one chain of fused
+//                               multiply-adds over ascending k, and each thread hands its sums
+//                               (bpc_thread_n of a row at a time) to the function at the end of
+//                               its arguments; what of a tile lies beyond m or n is left out
 //   bpc_find_part               the row of the table whose blocks include this one
 //   bpc_last_block              true in all threads of the block that draws the last ticket:
 //                               what all other blocks wrote is then visible to it (fences), and
@@ -317,7 +323,7 @@ static __device__ void loss_cross_entropy_with_gradient_rows(
     const float loss_chosen = ((float(loss_column_2)) == (float(target)) ? linear3 - loss_part2 : 0.0f);
     return float(loss_chosen);
   }));
-  __syncwarp();  // all lanes hold what they need of the row: what is written may take its place
+  __syncwarp();  // all lanes hold what they need of the row: a result may lie where it lay
   if (lane == 0) {
     bpc_store(loss_part3_out, r, loss_part3);
     bpc_store(loss_picked_out, r, loss_picked);
@@ -358,15 +364,14 @@ static __device__ void loss_cross_entropy_finish(
   const bpc_index r = bpc_index(block) * (128 / bpc_warp) + threadIdx.x / bpc_warp;
   if (r >= 1) return;  // the whole warp: one warp computes one row
   const int lane = threadIdx.x % bpc_warp;
-  // sum over the row, specs/digits_mlp.yaml:24
+  // sum over all c, specs/digits_mlp.yaml:24
   const double loss_total = (bpc_row_sum<double>(rows, [&](bpc_index c) {
     const float loss_part3 = bpc_load(loss_part3_in, c);
     const float loss_picked = bpc_load(loss_picked_in, c);
     const float loss_terms = loss_part3 - loss_picked;  // loss (cross entropy), specs/digits_mlp.yaml:24
     return double(loss_terms);
   }));
-  // all lanes have read the row; from here on each reads only elements that it overwrites itself
-  __syncwarp();
+  __syncwarp();  // all lanes have read the row: a result may lie where it lay
   if (lane == 0) {
     bpc_store(loss_total_out, 0, loss_total);
   }
@@ -934,33 +939,34 @@ static __device__ void update_control(
   const double squares_through_linear3_weight = squares_through_linear2_bias + squares_linear3_weight;
   // running sum, up to linear3.bias, specs/digits_mlp.yaml:30
   const double squares_through_linear3_bias = squares_through_linear3_weight + squares_linear3_bias;
-  // length of all gradients together, unscaled, specs/digits_mlp.yaml:30
+  // length of all gradients together, without scale, before clipping, specs/digits_mlp.yaml:30
   const double norm = bpc_sqrt(squares_through_linear3_bias) * unscale;
   bpc_store(norm_out, 0, norm);
   // 1 where a gradient or the loss is inf or NaN, specs/digits_mlp.yaml:30
   const int64_t nonfinite_now = int64_t((bpc_isfinite(squares_through_linear3_bias)
       && bpc_isfinite(control_loss / (control_weight > 0.0 ? control_weight : 1.0)) ? 0.0 : 1.0));
-  // so now, or before while the host reads late: the update is skipped, specs/digits_mlp.yaml:30
+  // 1 if that is so, or was so before while the host reads late: no update is made, specs/digits_mlp.yaml:30
   const int64_t nonfinite = int64_t(((double(control_late))
       ? bpc_max((double(nonfinite_now)), (double(control_found_inf))) : (double(nonfinite_now))));
   bpc_store(nonfinite_out, 0, nonfinite);
-  // 1 where the step will be run again: counters and scale stay, too, specs/digits_mlp.yaml:30
+  // 1 if the step will be run again: its number and the loss scale stay, too, specs/digits_mlp.yaml:30
   const int64_t held = int64_t(((double(control_late)) ? (double(nonfinite)) : 0.0));
-  // the share of every gradient that clipping by the norm of all of them leaves, specs/digits_mlp.yaml:30
+  // what clipping leaves of every gradient: the limit over their norm, at most 1, specs/digits_mlp.yaml:30
   const double factor_share = bpc_min(1.0, 1.0 / norm);
-  // of every gradient: unscaled, then clipped to the allowed norm if there is one, specs/digits_mlp.yaml:30
+  // multiplies each kept gradient: takes the scale out, and clips if there is a limit,
+  //   specs/digits_mlp.yaml:30
   const float factor = float(unscale * factor_share);
   bpc_store(factor_out, 0, factor);
   // counted from 1, specs/digits_mlp.yaml:30
   const int64_t update_number = int64_t((double(control_updates)) + 1.0);
-  // learning rate of this update: base, warmup, schedule, specs/digits_mlp.yaml:30
+  // learning rate of this update, specs/digits_mlp.yaml:30
   const double lr = control_base_lr * bpc_min(1.0, (double(update_number)) / bpc_max(control_warmup, 1.0));
   bpc_store(lr_out, 0, lr);
   // updates made, without skipped ones, specs/digits_mlp.yaml:30
   const int64_t updates = int64_t(((double(nonfinite)) ? (double(control_updates))
       : (double(update_number))));
   bpc_store(updates_out, 0, updates);
-  // steps made, with skipped ones, specs/digits_mlp.yaml:30
+  // steps tried: made or skipped, specs/digits_mlp.yaml:30
   const int64_t window = int64_t(((double(held)) ? (double(control_window)) : (double(control_window))
       + 1.0));
   bpc_store(window_out, 0, window);
@@ -1228,7 +1234,7 @@ static __device__ void loss_cross_entropy_rows(
     const float loss_chosen = ((float(loss_column)) == (float(target)) ? linear3 - loss_part2 : 0.0f);
     return float(loss_chosen);
   }));
-  __syncwarp();  // all lanes hold what they need of the row: what is written may take its place
+  __syncwarp();  // all lanes hold what they need of the row: a result may lie where it lay
   if (lane == 0) {
     bpc_store(loss_sum_out, r, loss_sum);
     bpc_store(loss_picked_out, r, loss_picked);
@@ -1257,7 +1263,7 @@ static __device__ void loss_cross_entropy_total(
   const bpc_index r = bpc_index(block) * (128 / bpc_warp) + threadIdx.x / bpc_warp;
   if (r >= 1) return;  // the whole warp: one warp computes one row
   const int lane = threadIdx.x % bpc_warp;
-  // sum over the row, specs/digits_mlp.yaml:24
+  // sum over all c, specs/digits_mlp.yaml:24
   const double loss_total = (bpc_row_sum<double>(rows, [&](bpc_index c) {
     const float loss_sum = bpc_load(loss_sum_in, c);
     const float loss_picked = bpc_load(loss_picked_in, c);
@@ -1265,8 +1271,7 @@ static __device__ void loss_cross_entropy_total(
     const float loss_terms = loss_part3 - loss_picked;  // loss (cross entropy), specs/digits_mlp.yaml:24
     return double(loss_terms);
   }));
-  // all lanes have read the row; from here on each reads only elements that it overwrites itself
-  __syncwarp();
+  __syncwarp();  // all lanes have read the row: a result may lie where it lay
   if (lane == 0) {
     bpc_store(loss_total_out, 0, loss_total);
   }

@@ -74,7 +74,7 @@ static void loss(char* arena, const int64_t* offsets, int64_t rows, int64_t slic
 
   const long last = 1 * (slice + 1) / offsets[3];
   for (long r = 1 * slice / offsets[3]; r < last; ++r) {
-    // sum over the row, specs/worked/neuron.yaml:19
+    // sum over all c, specs/worked/neuron.yaml:19
     const double loss_rows = (bpc_row_sum<double>(rows, [&](long c) {
       const double a = bpc_load(a_in, c);
       const double target = bpc_load(target_in, c);
@@ -329,31 +329,32 @@ static void update_control_2(char* arena, const int64_t* offsets, int64_t rows, 
   bpc_store(grad_norm_z_bias_out, 0, grad_norm_z_bias);
   // running sum, up to z.bias, specs/worked/neuron.yaml:24
   const double squares_through_z_bias = squares_z_weight + squares_z_bias;
-  // length of all gradients together, unscaled, specs/worked/neuron.yaml:24
+  // length of all gradients together, without scale, before clipping, specs/worked/neuron.yaml:24
   const double norm = bpc_sqrt(squares_through_z_bias) * unscale;
   bpc_store(norm_out, 0, norm);
   // 1 where a gradient or the loss is inf or NaN, specs/worked/neuron.yaml:24
   const int64_t nonfinite_now = int64_t((bpc_isfinite(squares_through_z_bias)
       && bpc_isfinite(control_loss / (control_weight > 0.0 ? control_weight : 1.0)) ? 0.0 : 1.0));
-  // so now, or before while the host reads late: the update is skipped, specs/worked/neuron.yaml:24
+  // 1 if that is so, or was so before while the host reads late: no update is made,
+  //   specs/worked/neuron.yaml:24
   const int64_t nonfinite = int64_t(((double(control_late))
       ? bpc_max((double(nonfinite_now)), (double(control_found_inf))) : (double(nonfinite_now))));
   bpc_store(nonfinite_out, 0, nonfinite);
-  // 1 where the step will be run again: counters and scale stay, too, specs/worked/neuron.yaml:24
+  // 1 if the step will be run again: its number and the loss scale stay, too, specs/worked/neuron.yaml:24
   const int64_t held = int64_t(((double(control_late)) ? (double(nonfinite)) : 0.0));
-  // of every gradient: unscaled, then clipped to the allowed norm if there is one,
+  // multiplies each kept gradient: takes the scale out, and clips if there is a limit,
   //   specs/worked/neuron.yaml:24
   const double factor = unscale;
   // counted from 1, specs/worked/neuron.yaml:24
   const int64_t update_number = int64_t((double(control_updates)) + 1.0);
-  // learning rate of this update: base, warmup, schedule, specs/worked/neuron.yaml:24
+  // learning rate of this update, specs/worked/neuron.yaml:24
   const double lr = control_base_lr * bpc_min(1.0, (double(update_number)) / bpc_max(control_warmup, 1.0));
   bpc_store(lr_out, 0, lr);
   // updates made, without skipped ones, specs/worked/neuron.yaml:24
   const int64_t updates = int64_t(((double(nonfinite)) ? (double(control_updates))
       : (double(update_number))));
   bpc_store(updates_out, 0, updates);
-  // steps made, with skipped ones, specs/worked/neuron.yaml:24
+  // steps tried: made or skipped, specs/worked/neuron.yaml:24
   const int64_t window = int64_t(((double(held)) ? (double(control_window)) : (double(control_window))
       + 1.0));
   bpc_store(window_out, 0, window);
