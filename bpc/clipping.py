@@ -87,9 +87,9 @@ def build_clipping(
 def _check(make: UpdateBuilder, squares: Value) -> tuple[Value, Value]:
     """Whether the window is not finite, and whether all of it has to be run again.
 
-    With `control.late`, the host issues a window before it knows of the last one. A window that
-    is not finite then changes nothing but `found_inf`, and nor does any after it, until the host
-    has seen that and runs the first of them again with `control.late` at 0.
+    With `control.late`, the host issues a window before it knows of the last one. From a window
+    on that is not finite, weights, moments, counters and scale then stay, and `found_inf` stays 1,
+    until the host has seen that and runs the first of these windows again with both at 0.
     """
     loss, weight = make.control("loss"), make.control("weight")
     mean = Var("l") / select(gt(Var("w"), 0), Var("w"), 1)

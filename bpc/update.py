@@ -201,5 +201,5 @@ def _scale(make: UpdateBuilder, clipped: Clipped) -> None:
         reduced = maximum(reduced, settings.floor)
     moved = select(Var("h"), Var("s"), select(Var("f"), reduced, grown))
     make.write("control.scale", make.scalar("scale", moved, h=held, f=found, s=scale, g=good))
-    counted = select(Var("h"), Var("g"), select(Var("f"), 0, select(full, 0, count)))
-    make.write("control.good", make.scalar("good", counted, "i64", h=held, f=found, g=good))
+    counted = select(Var("f"), 0, select(full, 0, count))  # which a step run again leaves at 0, too
+    make.write("control.good", make.scalar("good", counted, "i64", f=found, g=good))

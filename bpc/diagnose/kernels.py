@@ -36,7 +36,7 @@ from bpc.types import shape_at
 
 Bytes = NDArray[np.uint8]
 
-HELD, ENDLESS = "held", "endless"
+HELD, MEAN_OVERFLOWS = "held", "mean overflows"
 
 WIDEST = 16
 """Bytes of the widest access, to which a plan aligns every tensor at least."""
@@ -114,7 +114,7 @@ class Call:
     """An entry point as a check calls it, with the launches that are checked.
 
     `event`: what happens to the step. HELD: it comes behind one that was not finite, which the
-    host has yet to see. ENDLESS: its loss is finite, and the mean of it is not.
+    host has yet to see. MEAN_OVERFLOWS: its loss is finite, and the mean of it is not.
     """
 
     entry: str
@@ -132,7 +132,7 @@ def list_calls(program: Program, source: CudaSource, rows: Sequence[int]) -> Ite
             deciding = tuple(launch for launch in launches if _decides(entry, launch))
             if deciding and count == rows[0]:
                 yield Call(name, count, deciding, HELD)
-                yield Call(name, count, deciding, ENDLESS)
+                yield Call(name, count, deciding, MEAN_OVERFLOWS)
 
 
 def _decides(entry: Entry, launch: CudaLaunch) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 from bpc.codegen.cuda import generate
 from bpc.data.describe import Description
 from bpc.data.read import Dataset
-from bpc.diagnose.kernels import ENDLESS, HELD, RUNS, Call, KernelCheck, Run, check_kernels
+from bpc.diagnose.kernels import HELD, MEAN_OVERFLOWS, RUNS, Call, KernelCheck, Run, check_kernels
 from bpc.diagnose.resources import Resources, measure_resources
 from bpc.diagnose.twin import Twin
 from bpc.entries import Entries, build_entries
@@ -124,7 +124,7 @@ class Preparer:
             device.write_scalar("control.late", int(call.event == HELD))
             # What a step found counts for the next one only where the host reads late.
             device.write_scalar("control.found_inf", int(not skipped))
-            if call.event == ENDLESS:
+            if call.event == MEAN_OVERFLOWS:
                 device.write_scalar("control.loss", 0.9 * sys.float_info.max)
                 device.write_scalar("control.weight", 0.5)
         for name, array in self.data.train.items():

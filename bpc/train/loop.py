@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -32,7 +33,7 @@ from bpc.train.pipeline import Pipeline, Settled
 from bpc.train.progress import Progress
 from bpc.train.run_folder import RunFolder, make_run_folder
 from bpc.train.saved import SavedRun
-from bpc.train.stepper import Stepper, mean_loss
+from bpc.train.stepper import Stepper, mean_loss, terms_of
 from bpc.train.stopping import describe_end, is_over, watch
 from bpc.train.tally import Tally, restore_tally
 from bpc.train.tensorboard import FOLDER, Events, NoEvents, open_events
@@ -190,19 +191,21 @@ class _Run:
         total = len(self.windows)
         if self._is_over():
             return
-        for settled in self.pipeline.run(self.tally.step, lambda it: self._pauses(it, stop)):
-            window = settled.window
-            self._settle(settled)
-            self._report(settled, total)
-            last = window.number == total or self._is_over()
-            if last and window.number < total:
-                self._tell_of_early_end()
-            if self.keeper.is_due(window, last):
-                self.keeper.save(self.tally)
-            if last:
-                return
-            if settled.rests and (stop.asked or window.number == self.job.stop_after):
-                raise self._interrupt()
+        run = self.pipeline.run(self.tally.step, lambda window: self._pauses(window, stop))
+        with closing(run):
+            for settled in run:
+                window = settled.window
+                self._settle(settled)
+                self._report(settled, total)
+                last = window.number == total or self._is_over()
+                if last and window.number < total:
+                    self._tell_of_early_end()
+                if self.keeper.is_due(window, last):
+                    self.keeper.save(self.tally)
+                if last:
+                    return
+                if settled.rests and (stop.asked or window.number == self.job.stop_after):
+                    raise self._interrupt()
 
     def _pauses(self, window: Window, stop: StopRequest) -> bool:
         """Whether the device has to rest after a window that is not the run's last one."""
@@ -332,7 +335,7 @@ class _Run:
             "step": window.number,
             "epoch": window.epoch,
             "train_loss": loss,
-            "terms": float(read("control.weight")),
+            "terms": terms_of(settled.values),
             "lr": read("control.lr"),
             "gradient_norm": read("control.norm"),
             "scale": read("control.scale"),

@@ -18,6 +18,7 @@ from bpc.errors import Diagnostic, NonFiniteError, Note, Span
 from bpc.ir import Graph, Node, Value
 from bpc.runtime.device import Device
 from bpc.runtime.reference import round_to, run_graph
+from bpc.train.stepper import mean_loss
 from bpc.types import Rows, format_shape
 
 NON_FINITE = "BPC0603"
@@ -217,7 +218,7 @@ def find_unexplained(entries: Entries, device: Device, span: Span) -> Fault:
             _check(device.read_state(state.name), state.value, "backward", "", state.span)
         except _Found as found:
             return found.fault
-    return Fault("loss", "", "forward", span, (), float(device.read_scalar("control.loss")))
+    return Fault("loss", "", "forward", span, (), mean_loss(device))
 
 
 def make_error(

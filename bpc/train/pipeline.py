@@ -9,13 +9,14 @@ and that window is run again with the host watching. Every number is that of a r
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bpc.errors import DataError
+from bpc.errors import DataError, ToolError
 from bpc.runtime.device import Device, Scalars
 from bpc.train.stepper import Stepper
 from bpc.train.windows import Window, Windows
@@ -26,7 +27,8 @@ class Settled:
     """A window of which the host knows how it ended.
 
     `moved`: it changed the weights. `rests`: nothing was issued after it, so that the device has
-    what it left; otherwise only `values` are its own. `seconds` went by for it on the host.
+    what it left; otherwise only `values` are its own. `seconds` went by until it was settled, of
+    which what somebody did between two windows counts only where the device was at work meanwhile.
     """
 
     window: Window
@@ -54,8 +56,10 @@ class Pipeline:
         self._late = False
         self._moved = True
 
-    def run(self, first: int, pauses: Callable[[Window], bool]) -> Iterator[Settled]:
+    def run(self, first: int, pauses: Callable[[Window], bool]) -> Generator[Settled]:
         """The windows from index `first` on, each as soon as it is settled.
+
+        To be closed by whoever does not go to its end, so that the device waits for nobody.
 
         Args:
             first: index of the first window, from 0.
@@ -65,22 +69,27 @@ class Pipeline:
             DataError: a row cannot be used; all windows before it are settled.
         """
         self._stepper.follow(self._batches_from(first))
-        following: _Issued | None = None
-        for index in range(first, len(self._windows)):
-            started = time.perf_counter()
-            window = self._windows[index]
-            goes_on = self._may_go_on(window, pauses)
-            if following is None:
-                self._turn(goes_on)
-                following = self._issue(index)
-            issued, following = following, self._issue_early(index + 1) if goes_on else None
-            if self._late and _is_bad(issued):
-                issued, following = self._repeat(index), None
-            if following is None:
+        try:
+            yield from self._run(first, pauses)
+        finally:
+            with suppress(ToolError):  # a device that failed has said so
                 self._turn(late=False)
+
+    def _run(self, first: int, pauses: Callable[[Window], bool]) -> Iterator[Settled]:
+        following: _Issued | None = None
+        began: float | None = None
+        for index in range(first, len(self._windows)):
+            began = began or time.perf_counter()
+            window = following.window if following else self._windows[index]
+            goes_on = self._may_go_on(window, pauses)
+            issued = following or self._issue(window, late=goes_on)
+            following = self._issue_early(index + 1) if goes_on else None
+            if self._late and _is_bad(issued):
+                issued, following = self._repeat(window, index), None
             self._moved = not _is_bad(issued)
-            seconds = time.perf_counter() - started
-            yield Settled(window, issued.values, self._moved, following is None, seconds)
+            now = time.perf_counter()
+            yield Settled(window, issued.values, self._moved, following is None, now - began)
+            began = now if following else None  # the device is at work meanwhile
 
     def _may_go_on(self, window: Window, pauses: Callable[[Window], bool]) -> bool:
         """Whether to issue another window before this one is settled.
@@ -90,21 +99,20 @@ class Pipeline:
         last = window.number == len(self._windows)
         return self._ahead and self._moved and not last and not pauses(window)
 
-    def _issue(self, index: int) -> _Issued:
-        window = self._windows[index]
+    def _issue(self, window: Window, late: bool) -> _Issued:
+        self._turn(late)
         return _Issued(window, self._stepper.issue(window.batches))
 
     def _issue_early(self, index: int) -> _Issued | None:
         try:
-            return self._issue(index)
+            return self._issue(self._windows[index], late=True)
         except DataError:
             return None  # which comes again when it is this window's turn
 
-    def _repeat(self, index: int) -> _Issued:
+    def _repeat(self, window: Window, index: int) -> _Issued:
         """Run a window that is not finite again, so that it leaves what it leaves."""
-        self._turn(late=False)
         self._stepper.follow(self._batches_from(index))
-        return self._issue(index)
+        return self._issue(window, late=False)
 
     def _turn(self, late: bool) -> None:
         if late != self._late:

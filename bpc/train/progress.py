@@ -13,10 +13,13 @@ class Progress(Protocol):
         """Called once, before the first step."""
 
     def on_step(self, step: int, total: int, loss: float | None) -> None:
-        """Called after each step; `loss` is None where the host has not read it yet."""
+        """Called after each step; `loss` is None where the host has not read it yet.
+
+        On a GPU the next step may have begun, so that weights may be those that it leaves.
+        """
 
     def on_evaluation(self, row: Mapping[str, Any]) -> None:
-        """Called after each evaluation."""
+        """Called after each evaluation, with the weights that were evaluated on the device."""
 
     def on_note(self, text: str) -> None:
         """Called with something worth knowing at once, such as a skipped step."""

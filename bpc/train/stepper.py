@@ -109,7 +109,7 @@ class Stepper:
 
     def terms(self) -> float:
         """What the sum of the last step's losses was divided by: their number, or total weight."""
-        return float(self._device.read_scalar("control.weight"))
+        return terms_of(self._device)
 
     def _check(self, rows: NDArray[Any]) -> RowNumbers:
         planned, count = self._device.rows, self._row_count
@@ -124,8 +124,13 @@ class Stepper:
 
 def mean_loss(values: Scalars) -> float:
     """Mean loss of a step, from before its update; 0 if no term counted."""
-    weight = values.read_scalar("control.weight")
+    weight = terms_of(values)
     return values.read_scalar("control.loss") / weight if weight else 0.0
+
+
+def terms_of(values: Scalars) -> float:
+    """What the sum of a step's losses is divided by."""
+    return float(values.read_scalar("control.weight"))
 
 
 def _fault(message: str) -> UsageError:

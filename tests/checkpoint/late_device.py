@@ -35,7 +35,7 @@ class LateDevice:
     """
 
     name = "reference"
-    summary = "reference (late)"
+    summary = ReferenceDevice.summary
     works_ahead = True
 
     def __init__(self, entries: Entries):

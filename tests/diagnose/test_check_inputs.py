@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 import bpc
 from bpc.codegen.cuda import generate
-from bpc.diagnose.kernels import Call, list_calls
+from bpc.diagnose.kernels import HELD, Call, list_calls
 from bpc.diagnose.session import Preparer, row_counts
 from bpc.runtime.cpu.build import plan
 from bpc.runtime.host_arena import HostArena
@@ -19,7 +20,7 @@ bpc: 1
 data: {source: synthetic, shape: [6], classes: 3, rows: 8, test_rows: 4, batch: 8}
 model: [linear: 5, layernorm, linear: 3]
 loss: cross_entropy
-train: {steps: 1, lr: 0.01, optimizer: adam}
+train: {steps: 1, lr: 0.01, optimizer: adam, precision: fp16}
 """
 
 
@@ -69,11 +70,27 @@ def test_what_decides_over_a_step_is_run_once_more(prepared: tuple[Preparer, Hos
     calls = list(list_calls(device.program, source, (1, 5, 8)))
     once_more = [call for call in calls if call.event]
     assert [(c.entry, c.rows, len(c.launches)) for c in once_more] == [("update", 1, 1)] * 2
-    found = []
+    found, finite = [], []
     for call in calls:
         prepare(device, call)
         if call.entry == "update":
             values = [device.read_scalar(f"control.{name}") for name in ("late", "found_inf")]
             found.append((call.rows, *values))
+            loss, weight = (device.read_scalar(f"control.{name}") for name in ("loss", "weight"))
+            finite.append(isfinite(loss) and isfinite(loss / (weight or 1.0)))
+    assert finite == [True, True, False, True, True]
     # The step before counts for nothing while the host waits; five rows are the skipped step.
     assert found == [(1, 0, 1), (1, 1, 1), (1, 0, 1), (5, 0, 0), (8, 0, 1)]
+
+
+def test_all_that_holds_a_step_is_run_held(prepared: tuple[Preparer, HostArena]) -> None:
+    """Whatever writes what a held step leaves alone is among the launches run once more."""
+    _, device = prepared
+    source = generate("network", device.program)
+    held = next(c for c in list_calls(device.program, source, (1, 8)) if c.event == HELD)
+    entry = device.program.entries["update"]
+    for launch in source.launches["update"]:
+        kernels = [entry.kernels[at] for at in (*launch.kernels, *launch.tails)]
+        homes = {entry.storage[operand.value] for k in kernels for operand in k.writes}
+        if homes & {"control.window", "control.scale", "control.found_inf"}:
+            assert launch in held.launches, launch.function

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -54,7 +55,8 @@ def test_tests_for_a_device_pass_on_the_stand_in() -> None:
     options = ["-p", "gpu_stand_in", "-p", "no:cacheprovider", "-m", "gpu", "-o", "addopts=", "-q"]
     left_out = f"not ({' or '.join((*REAL, *LONG))})"
     out = run("-m", "pytest", *options, "-k", left_out, "tests/gpu")
-    assert "16 passed, 14 deselected in" in out, out
+    passed = re.search(r"^(\d+) passed, (\d+) deselected in", out, re.M)
+    assert passed and int(passed[1]) >= 16, out
 
 
 def test_the_benchmark_runs_on_the_stand_in() -> None:
