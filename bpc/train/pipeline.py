@@ -2,8 +2,9 @@
 
 A device that works while the host goes on (a GPU) would stand still if the host waited for each
 window to learn whether it was finite. So the next one is issued first. Nothing is lost where the
-last one turns out not to be finite: with `control.late`, `update` then changes nothing any more,
-and that window is run again with the host watching. Every number is that of a run without haste.
+last one turns out not to be finite: with `control.late` no weight, moment or counter moves from
+then on, and that window is run again with the host watching. Every result is that of a run that
+waits.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +23,12 @@ from bpc.train.stepper import Stepper
 from bpc.train.windows import Window, Windows
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(NamedTuple):
     """A window of which the host knows how it ended.
 
     `moved`: it changed the weights. `rests`: nothing was issued after it, so that the device has
-    what it left; otherwise only `values` are its own. `seconds` went by until it was settled, of
-    which what somebody did between two windows counts only where the device was at work meanwhile.
+    what it left; otherwise only `values` are its own. `seconds` that it took. While the device was
+    at work on the next one, what was done between two windows counts as time of that next one.
     """
 
     window: Window
@@ -38,8 +38,7 @@ class Settled:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Issued:
+class _Issued(NamedTuple):
     window: Window
     values: Scalars
 
