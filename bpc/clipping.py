@@ -13,7 +13,6 @@ from bpc.expr import (
     clip,
     gt,
     isfinite,
-    maximum,
     minimum,
     select,
     sqrt,
@@ -96,7 +95,7 @@ def _check(make: UpdateBuilder, squares: Value) -> tuple[Value, Value]:
     sound = and_(isfinite(Var("q")), isfinite(mean))
     now = make.scalar("nonfinite.now", select(sound, 0, 1), "i64", q=squares, l=loss, w=weight)
     late, before = make.control("late"), make.control("found_inf")
-    stuck = select(Var("late"), maximum(Var("now"), Var("before")), Var("now"))
+    stuck = select(and_(Var("late"), Var("before")), 1, Var("now"))
     found = make.scalar("nonfinite", stuck, "i64", now=now, before=before, late=late)
     make.write("control.found_inf", found)
     held = make.scalar("held", select(Var("late"), Var("f"), 0), "i64", f=found, late=late)

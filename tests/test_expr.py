@@ -17,12 +17,14 @@ from bpc.expr import (
     Call,
     Const,
     Expr,
+    Names,
     Var,
     absolute,
     and_,
     clip,
     depends_on,
     derivative,
+    eq,
     erf,
     evaluate,
     exp,
@@ -31,6 +33,7 @@ from bpc.expr import (
     gradient_product,
     gt,
     is_bool,
+    is_whole,
     log,
     masked_mul,
     maximum,
@@ -41,6 +44,7 @@ from bpc.expr import (
     power,
     render_c,
     render_formula,
+    render_whole,
     select,
     sigmoid,
     sign,
@@ -637,7 +641,42 @@ def test_c_text(expr, text):
 
 def test_c_names_are_mapped():
     names = {"x": "in[i]", "y": "a + b"}
-    assert render_c(X * Y, "f64", names) == "in[i] * (a + b)"
+    assert render_c(X * Y, "f64", Names(names)) == "in[i] * (a + b)"
+
+
+def test_conditions_need_no_conversion():
+    names = Names({"x": "float(x)", "y": "float(y)"}, {"x": "x", "y": "y"})
+    assert render_c(select(X, Y, Y * 2), "f32", names) == "(x ? float(y) : float(y) * 2.0f)"
+    assert render_c(and_(X, Y > X), "f32", names) == "x && float(y) > float(x)"
+    assert render_c(select(X + 1, Y, 0), "f32", names) == "(float(x) + 1.0f ? float(y) : 0.0f)"
+
+
+def test_integers_are_compared_as_such():
+    names = Names({"x": "float(x)", "y": "float(y)", "g": "g"}, {"x": "x", "y": "y"}, {"x", "y"})
+    assert render_c(select(eq(X, Y + 1), G, 0), "f32", names) == "(x == y + 1 ? g : 0.0f)"
+    assert render_c(eq(X, G), "f32", names) == "float(x) == g"
+
+
+@pytest.mark.parametrize(
+    ("expr", "text"),
+    [
+        (select(X, Y, Y + 1), "(x ? y : y + 1)"),
+        (
+            select(G > 0.5, 1, select(and_(X, G > 1), Y, -2)),
+            "(g > 0.5 ? 1 : (x && g > 1.0 ? y : -2))",
+        ),
+        (select(X + 1, Y - (X - Y), 3), "(double(x) + 1.0 ? y - (x - y) : 3)"),
+    ],
+)
+def test_whole_numbers_stay_whole(expr, text):
+    names = Names({"x": "double(x)", "y": "double(y)"}, {"x": "x", "y": "y"}, {"x", "y"})
+    assert is_whole(expr, names.whole)
+    assert render_whole(expr, "f64", names) == text
+
+
+@pytest.mark.parametrize("expr", [X * Y, X + 0.5, X + G, select(X, Y, G), Const(True), -X, X / 2])
+def test_what_is_not_whole(expr):
+    assert not is_whole(expr, {"x", "y"})
 
 
 def test_literals_read_back():

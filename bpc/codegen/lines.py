@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from bpc.expr import Call, Const, Expr, Var, render_c, split_common, walk
+from bpc.expr import (
+    Call,
+    Const,
+    Expr,
+    Names,
+    Var,
+    is_whole,
+    render_c,
+    render_whole,
+    split_common,
+    walk,
+)
 from bpc.kernel import (
     ACCUMULATOR,
     Extent,
@@ -185,14 +196,20 @@ class Lines:
 
     def _statement(self, item: Statement) -> list[str]:
         parts, expr = split_common(item.expr, prefix=f"{item.label}_t")
-        names = self._names(item, [expr, *(part for _, part in parts)])
-        names |= {name: name for name, _ in parts}
+        common = {name: name for name, _ in parts}
+        numbers = self._names(item, [expr, *(part for _, part in parts)])
+        kind = register(I64)
+        whole = {name for name, label in item.names if self._kind(label, item) == kind}
+        names = Names(numbers | common, dict(item.names) | common, whole)
         compute = item.compute.name
         lines = [
             f"const {register(item.compute)} {name} = {render_c(part, compute, names)};"
             for name, part in parts
         ]
-        text = self._rounded(item, render_c(expr, compute, names))
+        if register(item.dtype) == kind and is_whole(expr, whole):
+            text = render_whole(expr, compute, names)
+        else:
+            text = self._rounded(item, render_c(expr, compute, names))
         comment = f"  // {item.op}, {item.span.file}:{item.span.line}"
         return [*lines, f"const {register(item.dtype)} {item.label} = {text};{comment}"]
 

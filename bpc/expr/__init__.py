@@ -17,7 +17,7 @@ from bpc.expr.node import (
     walk,
 )
 from bpc.expr.parse import COMPOSITES, CONSTANTS, parse_formula
-from bpc.expr.render import render_c, render_formula
+from bpc.expr.render import Names, is_whole, render_c, render_formula, render_whole
 from bpc.expr.share import flops, split_common, split_common_of
 from bpc.expr.simplify import simplify
 from bpc.expr.table import (
@@ -77,6 +77,7 @@ __all__ = [
     "Const",
     "Expr",
     "Function",
+    "Names",
     "Number",
     "Var",
     "absolute",
@@ -102,6 +103,7 @@ __all__ = [
     "gradient_product",
     "gt",
     "is_bool",
+    "is_whole",
     "isfinite",
     "le",
     "log",
@@ -121,6 +123,7 @@ __all__ = [
     "recip",
     "render_c",
     "render_formula",
+    "render_whole",
     "rsqrt",
     "select",
     "sigmoid",

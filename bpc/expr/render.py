@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -13,7 +14,8 @@ from bpc.expr.table import CHOICE, FUNCTIONS, PRIMARY, PRODUCT, UNARY, Notation,
 
 Text = tuple[str, int]  # and how tightly it binds
 
-_TIGHT = re.compile(r"[\w.]+(\[[^\[\]]*\])?")
+_TIGHT = re.compile(r"[\w.]+(\[[^\[\]]*\]|\([\w.]+\))?")
+_WHOLE = ("add", "sub", "select")
 
 
 def _bracket(text: Text, level: int) -> str:
@@ -25,29 +27,78 @@ def _name(name: str, names: Mapping[str, str] | None) -> Text:
     return text, PRIMARY if _TIGHT.fullmatch(text) else CHOICE - 1
 
 
-def render_c(expr: Expr, dtype: str, names: Mapping[str, str] | None = None) -> str:
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What variables are in C++.
+
+    `numbers` are of the type that is computed in, `plain` of any type that is as good for a
+    condition. `whole` variables are integers in plain text.
+    """
+
+    numbers: Mapping[str, str] = field(default_factory=dict)
+    plain: Mapping[str, str] = field(default_factory=dict)
+    whole: Collection[str] = frozenset()
+
+
+def render_c(expr: Expr, dtype: str, names: Names = Names()) -> str:
     """C++ and CUDA text that computes in `dtype` ("f32" or "f64") with `bpc_` functions.
 
-    `names` maps variables to C++ text. A truth value at the top is rendered as a condition; used
-    as a number it becomes `(c ? 1.0f : 0.0f)`.
+    A truth value at the top is rendered as a condition; used as a number it becomes
+    `(c ? 1.0f : 0.0f)`. Integers are compared as integers.
     """
     assert dtype in ("f32", "f64"), dtype
+    return _c_text(expr, dtype, names)[0]
+
+
+def render_whole(expr: Expr, dtype: str, names: Names) -> str:
+    """An expression of which `is_whole` is true, in integers; its conditions as `render_c` does."""
+    return _whole_text(expr, dtype, names)[0]
+
+
+def is_whole(expr: Expr, whole: Collection[str]) -> bool:
+    """Whether sums and choices of whole constants and of these variables are all that it is."""
+    if isinstance(expr, Const):
+        return not isinstance(expr.value, bool) and float(expr.value).is_integer()
+    if isinstance(expr, Var):
+        return expr.name in whole
+    assert isinstance(expr, Call)
+    return expr.function in _WHOLE and all(is_whole(item, whole) for item in _numbers_of(expr))
+
+
+def _whole_text(expr: Expr, dtype: str, names: Names) -> Text:
+    if isinstance(expr, Const):
+        return str(int(expr.value)), UNARY if expr.value < 0 else PRIMARY
+    if isinstance(expr, Var):
+        return _name(expr.name, names.plain)
+    assert isinstance(expr, Call)
+    operands = [_whole_text(item, dtype, names) for item in _numbers_of(expr)]
+    if expr.function == "select":
+        condition = expr.arguments[0]
+        named = isinstance(condition, Var)
+        operands.insert(0, (_whole_text if named else _c_text)(condition, dtype, names))
+    return _fill(FUNCTIONS[expr.function].c, operands)
+
+
+def _numbers_of(expr: Call) -> Sequence[Expr]:
+    """The arguments of a sum, or what a choice is between."""
+    return expr.arguments[1:] if expr.function == "select" else expr.arguments
+
+
+def _c_text(expr: Expr, dtype: str, names: Names) -> Text:
     texts: dict[Expr, Text] = {}
     for node in walk(expr):
         texts[node] = _c_node(node, texts, dtype, names)
-    return texts[expr][0]
+    return texts[expr]
 
 
-def _c_node(
-    node: Expr, texts: Mapping[Expr, Text], dtype: str, names: Mapping[str, str] | None
-) -> Text:
+def _c_node(node: Expr, texts: Mapping[Expr, Text], dtype: str, names: Names) -> Text:
     if isinstance(node, Const):
         return _c_literal(node.value, dtype)
     if isinstance(node, Var):
-        return _name(node.name, names)
+        return _name(node.name, names.numbers)
     assert isinstance(node, Call)
     if node.function == "uniform":
-        keys = ", ".join(_c_index(item, names)[0] for item in node.arguments)
+        keys = ", ".join(_c_index(item, names.numbers)[0] for item in node.arguments)
         return f"bpc_uniform({keys})", PRIMARY
     row = FUNCTIONS[node.function]
     notation = row.c
@@ -55,8 +106,12 @@ def _c_node(
         notation = Notation("{0} * {0}", PRODUCT, (UNARY,))
     stays = row.conditions if not is_bool(node) else range(row.arity)
     compares = row.result == "bool" and not row.conditions
+    if compares and all(is_whole(item, names.whole) for item in node.arguments):
+        return _fill(notation, [_whole_text(item, dtype, names) for item in node.arguments])
     operands = [
-        _c_operand(item, texts, dtype, as_number=compares or i not in stays)
+        _name(item.name, names.plain or names.numbers)
+        if isinstance(item, Var) and i in row.conditions
+        else _c_operand(item, texts, dtype, as_number=compares or i not in stays)
         for i, item in enumerate(node.arguments)
     ]
     return _fill(notation, operands, one=_c_literal(1.0, dtype)[0])

@@ -320,7 +320,7 @@ static __device__ void loss_cross_entropy_with_gradient_rows(
     const float linear3 = linear3_held[k];
     const int64_t loss_column_2 = c;
     // loss (cross entropy), specs/digits_mlp.yaml:24
-    const float loss_chosen = ((float(loss_column_2)) == (float(target)) ? linear3 - loss_part2 : 0.0f);
+    const float loss_chosen = (loss_column_2 == target ? linear3 - loss_part2 : 0.0f);
     return float(loss_chosen);
   }));
   __syncwarp();  // all lanes hold what they need of the row: a result may lie where it lay
@@ -336,8 +336,7 @@ static __device__ void loss_cross_entropy_with_gradient_rows(
       const int64_t loss_column_2 = c;
       // loss (cross entropy) gradient, specs/digits_mlp.yaml:24
       const float d_linear3 = loss_seed
-          * (bpc_exp(linear3 - loss_part2 - loss_part3)
-          - ((float(loss_column_2)) == (float(target)) ? 1.0f : 0.0f));
+          * (bpc_exp(linear3 - loss_part2 - loss_part3) - (loss_column_2 == target ? 1.0f : 0.0f));
       bpc_store(d_linear3_out, r * 10 + c, d_linear3);
     }
   }
@@ -796,7 +795,7 @@ static __device__ void norm_chunks(
     const bpc_index c = first + q;
     const float grad_parameter = bpc_load(grad_parameter_in, c);
     // norm of linear1.weight and 5 more, specs/digits_mlp.yaml:16
-    const double square_parameter = (double(grad_parameter)) * (double(grad_parameter));
+    const double square_parameter = double(grad_parameter) * double(grad_parameter);
     return double(square_parameter);
   });
   if (threadIdx.x % bpc_warp == 0) bpc_store(squares_parameter_chunks_out, chunk, squares_parameter_chunks);
@@ -824,7 +823,7 @@ static __device__ void norm_chunks(
 //   norm = sqrt(squares_through_linear3_bias) * unscale
 //   nonfinite_now = 0 if isfinite(squares_through_linear3_bias) and isfinite(control_loss / (control_weight
 //     if control_weight > 0 else 1)) else 1
-//   nonfinite = max(nonfinite_now, control_found_inf) if control_late else nonfinite_now
+//   nonfinite = 1 if control_late and control_found_inf else nonfinite_now
 //   held = nonfinite if control_late else 0
 //   factor_share = min(1, 1 / norm)
 //   factor = unscale * factor_share, rounded to f32
@@ -943,40 +942,36 @@ static __device__ void update_control(
   const double norm = bpc_sqrt(squares_through_linear3_bias) * unscale;
   bpc_store(norm_out, 0, norm);
   // 1 where a gradient or the loss is inf or NaN, specs/digits_mlp.yaml:30
-  const int64_t nonfinite_now = int64_t((bpc_isfinite(squares_through_linear3_bias)
-      && bpc_isfinite(control_loss / (control_weight > 0.0 ? control_weight : 1.0)) ? 0.0 : 1.0));
+  const int64_t nonfinite_now = (bpc_isfinite(squares_through_linear3_bias)
+      && bpc_isfinite(control_loss / (control_weight > 0.0 ? control_weight : 1.0)) ? 0 : 1);
   // 1 if that is so, or was so before while the host reads late: no update is made, specs/digits_mlp.yaml:30
-  const int64_t nonfinite = int64_t(((double(control_late))
-      ? bpc_max((double(nonfinite_now)), (double(control_found_inf))) : (double(nonfinite_now))));
+  const int64_t nonfinite = (control_late && control_found_inf ? 1 : nonfinite_now);
   bpc_store(nonfinite_out, 0, nonfinite);
   // 1 if the step will be run again: its number and the loss scale stay, too, specs/digits_mlp.yaml:30
-  const int64_t held = int64_t(((double(control_late)) ? (double(nonfinite)) : 0.0));
+  const int64_t held = (control_late ? nonfinite : 0);
   // what clipping leaves of every gradient: the limit over their norm, at most 1, specs/digits_mlp.yaml:30
   const double factor_share = bpc_min(1.0, 1.0 / norm);
   // multiplies each kept gradient: takes the scale out, and clips if there is a limit,
   //   specs/digits_mlp.yaml:30
   const float factor = float(unscale * factor_share);
   bpc_store(factor_out, 0, factor);
-  // counted from 1, specs/digits_mlp.yaml:30
-  const int64_t update_number = int64_t((double(control_updates)) + 1.0);
+  const int64_t update_number = control_updates + 1;  // counted from 1, specs/digits_mlp.yaml:30
   // learning rate of this update, specs/digits_mlp.yaml:30
-  const double lr = control_base_lr * bpc_min(1.0, (double(update_number)) / bpc_max(control_warmup, 1.0));
+  const double lr = control_base_lr * bpc_min(1.0, double(update_number) / bpc_max(control_warmup, 1.0));
   bpc_store(lr_out, 0, lr);
   // updates made, without skipped ones, specs/digits_mlp.yaml:30
-  const int64_t updates = int64_t(((double(nonfinite)) ? (double(control_updates))
-      : (double(update_number))));
+  const int64_t updates = (nonfinite ? control_updates : update_number);
   bpc_store(updates_out, 0, updates);
   // steps tried: made or skipped, specs/digits_mlp.yaml:30
-  const int64_t window = int64_t(((double(held)) ? (double(control_window)) : (double(control_window))
-      + 1.0));
+  const int64_t window = (held ? control_window : control_window + 1);
   bpc_store(window_out, 0, window);
   // lr over the bias correction of the mean: lr / (1 - beta1^t), specs/digits_mlp.yaml:30
-  const double step_size_exact = lr / (1.0 - bpc_pow(0.9, (double(update_number))));
+  const double step_size_exact = lr / (1.0 - bpc_pow(0.9, double(update_number)));
   // lr over the bias correction of the mean: lr / (1 - beta1^t), specs/digits_mlp.yaml:30
   const float step_size = float(step_size_exact);
   bpc_store(step_size_out, 0, step_size);
   // bias correction of the root of the mean square: 1 / sqrt(1 - beta2^t), specs/digits_mlp.yaml:30
-  const double root_size_exact = 1.0 / bpc_sqrt(1.0 - bpc_pow(0.999, (double(update_number))));
+  const double root_size_exact = 1.0 / bpc_sqrt(1.0 - bpc_pow(0.999, double(update_number)));
   // bias correction of the root of the mean square: 1 / sqrt(1 - beta2^t), specs/digits_mlp.yaml:30
   const float root_size = float(root_size_exact);
   bpc_store(root_size_out, 0, root_size);
@@ -1119,13 +1114,13 @@ extern "C" __global__ __launch_bounds__(256,1) void adam(
       // adam of linear1.weight and 5 more, specs/digits_mlp.yaml:16
       const float clipped_parameter = grad_parameter * factor;
       // adam of linear1.weight and 5 more, specs/digits_mlp.yaml:30
-      const float next_m_parameter = ((float(nonfinite)) ? m_parameter : 0.9f * m_parameter
+      const float next_m_parameter = (nonfinite ? m_parameter : 0.9f * m_parameter
           + 0.1f * clipped_parameter);
       // adam of linear1.weight and 5 more, specs/digits_mlp.yaml:30
-      const float next_v_parameter = ((float(nonfinite)) ? v_parameter : 0.999f * v_parameter
+      const float next_v_parameter = (nonfinite ? v_parameter : 0.999f * v_parameter
           + 0.001f * (clipped_parameter * clipped_parameter));
       // adam of linear1.weight and 5 more, specs/digits_mlp.yaml:30
-      const float next_parameter = ((float(nonfinite)) ? parameter : parameter
+      const float next_parameter = (nonfinite ? parameter : parameter
           - step_size * next_m_parameter / (bpc_sqrt(next_v_parameter) * root_size + 1e-08f));
       bpc_store(next_m_parameter_out_pack.at, q, next_m_parameter);
       bpc_store(next_v_parameter_out_pack.at, q, next_v_parameter);
@@ -1231,7 +1226,7 @@ static __device__ void loss_cross_entropy_rows(
     const float linear3 = linear3_held[k];
     const int64_t loss_column = c;
     // loss (cross entropy), specs/digits_mlp.yaml:24
-    const float loss_chosen = ((float(loss_column)) == (float(target)) ? linear3 - loss_part2 : 0.0f);
+    const float loss_chosen = (loss_column == target ? linear3 - loss_part2 : 0.0f);
     return float(loss_chosen);
   }));
   __syncwarp();  // all lanes hold what they need of the row: a result may lie where it lay

@@ -261,7 +261,7 @@ static void norm_all(char* arena, const int64_t* offsets, int64_t rows, int64_t 
 //   norm = sqrt(squares_through_z_bias) * unscale
 //   nonfinite_now = 0 if isfinite(squares_through_z_bias) and isfinite(control_loss / (control_weight if
 //     control_weight > 0 else 1)) else 1
-//   nonfinite = max(nonfinite_now, control_found_inf) if control_late else nonfinite_now
+//   nonfinite = 1 if control_late and control_found_inf else nonfinite_now
 //   held = nonfinite if control_late else 0
 //   factor = unscale
 //   update_number = control_updates + 1
@@ -333,39 +333,34 @@ static void update_control_2(char* arena, const int64_t* offsets, int64_t rows, 
   const double norm = bpc_sqrt(squares_through_z_bias) * unscale;
   bpc_store(norm_out, 0, norm);
   // 1 where a gradient or the loss is inf or NaN, specs/worked/neuron.yaml:24
-  const int64_t nonfinite_now = int64_t((bpc_isfinite(squares_through_z_bias)
-      && bpc_isfinite(control_loss / (control_weight > 0.0 ? control_weight : 1.0)) ? 0.0 : 1.0));
+  const int64_t nonfinite_now = (bpc_isfinite(squares_through_z_bias)
+      && bpc_isfinite(control_loss / (control_weight > 0.0 ? control_weight : 1.0)) ? 0 : 1);
   // 1 if that is so, or was so before while the host reads late: no update is made,
   //   specs/worked/neuron.yaml:24
-  const int64_t nonfinite = int64_t(((double(control_late))
-      ? bpc_max((double(nonfinite_now)), (double(control_found_inf))) : (double(nonfinite_now))));
+  const int64_t nonfinite = (control_late && control_found_inf ? 1 : nonfinite_now);
   bpc_store(nonfinite_out, 0, nonfinite);
   // 1 if the step will be run again: its number and the loss scale stay, too, specs/worked/neuron.yaml:24
-  const int64_t held = int64_t(((double(control_late)) ? (double(nonfinite)) : 0.0));
+  const int64_t held = (control_late ? nonfinite : 0);
   // multiplies each kept gradient: takes the scale out, and clips if there is a limit,
   //   specs/worked/neuron.yaml:24
   const double factor = unscale;
-  // counted from 1, specs/worked/neuron.yaml:24
-  const int64_t update_number = int64_t((double(control_updates)) + 1.0);
+  const int64_t update_number = control_updates + 1;  // counted from 1, specs/worked/neuron.yaml:24
   // learning rate of this update, specs/worked/neuron.yaml:24
-  const double lr = control_base_lr * bpc_min(1.0, (double(update_number)) / bpc_max(control_warmup, 1.0));
+  const double lr = control_base_lr * bpc_min(1.0, double(update_number) / bpc_max(control_warmup, 1.0));
   bpc_store(lr_out, 0, lr);
   // updates made, without skipped ones, specs/worked/neuron.yaml:24
-  const int64_t updates = int64_t(((double(nonfinite)) ? (double(control_updates))
-      : (double(update_number))));
+  const int64_t updates = (nonfinite ? control_updates : update_number);
   bpc_store(updates_out, 0, updates);
   // steps tried: made or skipped, specs/worked/neuron.yaml:24
-  const int64_t window = int64_t(((double(held)) ? (double(control_window)) : (double(control_window))
-      + 1.0));
+  const int64_t window = (held ? control_window : control_window + 1);
   bpc_store(window_out, 0, window);
   const double lr_rate_exact = lr;  // lr in the type of the weights, specs/worked/neuron.yaml:24
   const double lr_rate = lr_rate_exact;  // lr in the type of the weights, specs/worked/neuron.yaml:24
   // sgd of z.weight, specs/worked/neuron.yaml:16
-  const double next_z_weight = ((double(nonfinite)) ? z_weight : z_weight
-      - lr_rate * (grad_z_weight * factor));
+  const double next_z_weight = (nonfinite ? z_weight : z_weight - lr_rate * (grad_z_weight * factor));
   bpc_store(next_z_weight_out, 0, next_z_weight);
   // sgd of z.bias, specs/worked/neuron.yaml:16
-  const double next_z_bias = ((double(nonfinite)) ? z_bias : z_bias - lr_rate * (grad_z_bias * factor));
+  const double next_z_bias = (nonfinite ? z_bias : z_bias - lr_rate * (grad_z_bias * factor));
   bpc_store(next_z_bias_out, 0, next_z_bias);
 }
 
