@@ -130,7 +130,7 @@ def _group(entry: Entry, rows: int) -> list[tuple[Sequence[Kernel], Launch]]:
 
 
 _ENTRIES = {
-    "micro_step": "the first batch of a step forward and back: loss, gradient of every parameter",
+    "micro_step": "the {first}batch of a step forward and back: loss, gradient of every parameter",
     "micro_step_add": "a further batch of the same step: adds to the loss and gradients there",
     "update": "once a step: from the gradients to new weights",
     "evaluate": "the loss of a batch, with nothing kept for gradients",
@@ -157,7 +157,8 @@ def _page(
         # Repetitions are left out: a plan for another budget should not change the text.
         shown = [item for item in found if "_again" not in kernels[item.kernels[0]].name]
         words = dict.fromkeys(item.function for item in shown)
-        contents.append(f"{name}: {_ENTRIES.get(name, '')}".rstrip(": "))
+        first = "first " if "micro_step_add" in program.entries else ""
+        contents.append(f"{name}: {_ENTRIES.get(name, '').format(first=first)}".rstrip(": "))
         contents += list_after("   launches", words)
         contents += kept_lines(program.entries[name], program)
     sections = [

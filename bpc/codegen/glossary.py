@@ -21,9 +21,9 @@ _NAMES: tuple[Word, ...] = (
     (
         "<t>_in, <t>_out",
         r"_in\b|_out\b",
-        "pointers to a tensor that a kernel reads and writes, <t> in a statement is one element of "
-        "it. In a function with both for one <t>, they are one address: its blocks write the "
-        "tensor, its last block reads it",
+        "pointers to a tensor that a kernel reads, and to one that it writes; <t> in a statement "
+        "is one element of it. In a function with both for one <t>, they are one address: its "
+        "blocks write the tensor, its last block reads it",
     ),
     (
         "<t>_part2",
@@ -99,12 +99,11 @@ _NAMES: tuple[Word, ...] = (
 _CONTROL: tuple[tuple[str, str], ...] = (
     (
         "scale",
-        "factor of the loss against underflow in 16 bits, where update moves it; else 1",
+        "factor of the loss{scale}",
     ),
     (
         "divisor",
-        "terms that the step's loss will have, over all its batches; the host counts them "
-        "before the step",
+        "terms that the step's loss will have{batches}; the host counts them before the step",
     ),
     (
         "weight",
@@ -112,11 +111,11 @@ _CONTROL: tuple[tuple[str, str], ...] = (
         "divided by divisor, by divisor / weight",
     ),
     ("loss", "sum of the terms, not yet divided; by micro_step"),
-    ("base_lr", "learning rate before warmup and schedule; set for a run"),
+    ("base_lr", "learning rate before anything scales it; set for a run"),
     ("warmup", "updates over which the learning rate rises to its base; set for a run"),
     ("total", "updates of the run, for the schedule; set for a run"),
     ("final", "share of the learning rate that is left at the end; set for a run"),
-    ("lr", "learning rate of the last update, also of a skipped one; for the host to read"),
+    ("lr", "learning rate of the last step, skipped or not; by update, for the host to read"),
     (
         "norm",
         "length of all gradients together, without scale, before clipping; by update, for the "
@@ -125,25 +124,29 @@ _CONTROL: tuple[tuple[str, str], ...] = (
     ("seed", "of random draws; set for a run"),
     (
         "window",
-        "steps (windows of batches) so far: those made and those skipped, not those that will be "
-        "run again (late); 0 at first, then by update",
+        "steps so far: those made and those skipped, not those that will be run again (late); 0 at "
+        "first, then by update",
     ),
     ("first_row", "rows of the step's batches before this one; the host sets it before a batch"),
     ("updates", "updates so far, without skipped ones; 0 at first, then by update"),
     ("good", "steps since scale changed or a step was skipped; 0 at first, then by update"),
     (
         "found_inf",
-        "1 where a gradient or the loss was inf or NaN, so that the update was skipped: weights, "
-        "moments and updates stay; by update, for the host to read. The host sets it to 0 "
-        "whenever it changes late",
+        "1 where a gradient or the loss was inf or NaN, or was so in a step before while late is "
+        "1, so that no update was made: weights, moments and updates stay; by update, for the host "
+        "to read. The host sets it to 0 whenever it changes late",
     ),
     (
         "late",
-        "1 while the host starts a step before it has read found_inf of the last one. From a step "
-        "with inf or NaN on, weights, moments, updates, window and scale then stay, and found_inf "
-        "stays 1, until the host sets late to 0, runs that step again and goes on from there",
+        "1 while the host starts a step before it has read found_inf of the one before. After a "
+        "step with inf or NaN, weights, moments, {counters} stay and found_inf is 1, and so after "
+        "all that follow, until the host sees it. It sets late to 0, runs the first of these steps "
+        "again, which now counts as skipped, and then those behind it; after one that is finite it "
+        "may set late to 1 again",
     ),
 )
+
+_MOVED = " against underflow in 16 bits; set for a run, then by update"
 
 _HELPERS: tuple[Word, ...] = (
     (
@@ -188,7 +191,8 @@ _HELPERS: tuple[Word, ...] = (
         r"\bbpc_gemm\b",
         "one block makes a tile of 64 x 64 sums, each one chain of fused multiply-adds over "
         "ascending k, and each thread hands its sums (bpc_thread_n of a row at a time) to the "
-        "function at the end of its arguments; what of a tile lies beyond m or n is left out",
+        "function at the end of its arguments; what of a tile lies beyond m or n is left out. "
+        "Blocks take the tiles of the first 64 rows, from left to right, then those of the next",
     ),
     ("bpc_conv_...", r"\bbpc_conv_\w+<", "one element of a convolution or its gradient"),
     (
@@ -223,8 +227,14 @@ _RULES = (
 def glossary(text: str, rows: int) -> dict[str, list[str]]:
     """Lines about the names, control numbers and helpers that a text for so many rows uses."""
     names = [(word, pattern, meaning.format(rows=rows)) for word, pattern, meaning in _NAMES]
+    moves, adds = " as control.scale" in text, "micro_step_add" in text
+    given = {
+        "scale": _MOVED if moves else "; this network needs none, it is 1",
+        "counters": "updates, window and scale" if moves else "updates and window",
+        "batches": ", over all its batches" if adds else "",
+    }
     control = [
-        (f"control_{key}", rf"\bcontrol[._]{key}(_in|_out)?\b", meaning)
+        (f"control_{key}", rf"\bcontrol[._]{key}(_in|_out)?\b", meaning.format(**given))
         for key, meaning in _CONTROL
     ]
     return {

@@ -62,7 +62,7 @@ def describe_joined(
     return [
         f"every block runs {names[0]}; the block that finishes last goes on:",
         *list_after("then  ", (f"{name} ({name_tail(kernel)})" for name, kernel in tails)),
-        *([f"of {names[0]}, the first of {count} that it serves:"] if count > 1 else []),
+        *([f"of the last block and the first of {count} {names[0]}:"] if count > 1 else []),
         *_tensors("reads ", reads, False),
         *_tensors("writes", writes, False),
         *list_after("nodes ", dict.fromkeys(node for kernel in first for node in kernel.nodes)),

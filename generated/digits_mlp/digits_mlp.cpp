@@ -691,12 +691,11 @@ static void update_control(char* arena, const int64_t* offsets, int64_t rows, in
   // 1 if that is so, or was so before while the host reads late: no update is made, specs/digits_mlp.yaml:30
   const int64_t nonfinite = (control_late && control_found_inf ? 1 : nonfinite_now);
   bpc_store(nonfinite_out, 0, nonfinite);
-  // 1 if the step will be run again: its number and the loss scale stay, too, specs/digits_mlp.yaml:30
+  // 1 if the step will be run again, so that it does not count, specs/digits_mlp.yaml:30
   const int64_t held = (control_late ? nonfinite : 0);
-  // what clipping leaves of every gradient: the limit over their norm, at most 1, specs/digits_mlp.yaml:30
+  // what clipping leaves of every gradient: limit / norm, at most 1, specs/digits_mlp.yaml:30
   const double factor_share = bpc_min(1.0, 1.0 / norm);
-  // multiplies each kept gradient: takes the scale out, and clips if there is a limit,
-  //   specs/digits_mlp.yaml:30
+  // what each kept gradient is multiplied by, specs/digits_mlp.yaml:30
   const float factor = float(unscale * factor_share);
   bpc_store(factor_out, 0, factor);
   const int64_t update_number = control_updates + 1;  // counted from 1, specs/digits_mlp.yaml:30

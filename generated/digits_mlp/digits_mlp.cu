@@ -1,6 +1,6 @@
 // digits-mlp: kernels of the network as CUDA C++, in the order of their first launch.
 //
-// micro_step: the first batch of a step forward and back: loss, gradient of every parameter
+// micro_step: the batch of a step forward and back: loss, gradient of every parameter
 //    launches linear1_relu1, linear2_relu2_dropout1, linear3, loss_cross_entropy_with_gradient,
 //             linear3_bias_gradient, linear3_weight_gradient,
 //             relu2_dropout1_linear3_input_gradient, linear2_bias_gradient,
@@ -27,14 +27,14 @@
 // Tensors are dense, the last axis is contiguous; `batch` in a shape is the number of rows of the
 // batch at hand, and [] is a single number. Dots in the name of a tensor are underscores in the
 // text. `keeps a as b`: the result a is written straight into the memory of b, which lasts from
-// launch to launch. A result may also take the place of a tensor that is not read again
-// (launch.json: the same offset). Numbers are computed in the type of their declaration or cast.
-// The layer and line that a statement comes from stand behind or above it; loads and stores have
-// none. <t> stands for the name of a tensor:
+// launch to launch; a_out and b_in are then one address. A result may also take the place of a
+// tensor that is not read again (launch.json: the same offset). Numbers are computed in the type
+// of their declaration or cast. Most statements have the layer and line that they come from
+// behind or above them. <t> stands for the name of a tensor:
 //
-//   <t>_in, <t>_out  pointers to a tensor that a kernel reads and writes, <t> in a statement is
-//                    one element of it. In a function with both for one <t>, they are one
-//                    address: its blocks write the tensor, its last block reads it
+//   <t>_in, <t>_out  pointers to a tensor that a kernel reads, and to one that it writes; <t> in
+//                    a statement is one element of it. In a function with both for one <t>, they
+//                    are one address: its blocks write the tensor, its last block reads it
 //   <t>_part2        in lists of tensors <t>#2: result number 2 of the node <t>, which makes
 //                    several, from number 0 on
 //   d_<t>            the gradient of the loss (times scale / divisor) with respect to <t>
@@ -62,32 +62,34 @@
 // Control numbers, which last: the host sets them for a run, before a step or before a batch, or
 // an entry point writes them:
 //
-//   control_scale      factor of the loss against underflow in 16 bits, where update moves it;
-//                      else 1
-//   control_divisor    terms that the step's loss will have, over all its batches; the host
-//                      counts them before the step
+//   control_scale      factor of the loss; this network needs none, it is 1
+//   control_divisor    terms that the step's loss will have; the host counts them before the
+//                      step
 //   control_weight     terms that the loss did have; by micro_step. update multiplies gradients,
 //                      which were divided by divisor, by divisor / weight
 //   control_loss       sum of the terms, not yet divided; by micro_step
-//   control_base_lr    learning rate before warmup and schedule; set for a run
+//   control_base_lr    learning rate before anything scales it; set for a run
 //   control_warmup     updates over which the learning rate rises to its base; set for a run
-//   control_lr         learning rate of the last update, also of a skipped one; for the host to
-//                      read
+//   control_lr         learning rate of the last step, skipped or not; by update, for the host
+//                      to read
 //   control_norm       length of all gradients together, without scale, before clipping; by
 //                      update, for the host to read
 //   control_seed       of random draws; set for a run
-//   control_window     steps (windows of batches) so far: those made and those skipped, not
-//                      those that will be run again (late); 0 at first, then by update
+//   control_window     steps so far: those made and those skipped, not those that will be run
+//                      again (late); 0 at first, then by update
 //   control_first_row  rows of the step's batches before this one; the host sets it before a
 //                      batch
 //   control_updates    updates so far, without skipped ones; 0 at first, then by update
-//   control_found_inf  1 where a gradient or the loss was inf or NaN, so that the update was
-//                      skipped: weights, moments and updates stay; by update, for the host to
-//                      read. The host sets it to 0 whenever it changes late
-//   control_late       1 while the host starts a step before it has read found_inf of the last
-//                      one. From a step with inf or NaN on, weights, moments, updates, window
-//                      and scale then stay, and found_inf stays 1, until the host sets late to
-//                      0, runs that step again and goes on from there
+//   control_found_inf  1 where a gradient or the loss was inf or NaN, or was so in a step before
+//                      while late is 1, so that no update was made: weights, moments and updates
+//                      stay; by update, for the host to read. The host sets it to 0 whenever it
+//                      changes late
+//   control_late       1 while the host starts a step before it has read found_inf of the one
+//                      before. After a step with inf or NaN, weights, moments, updates and
+//                      window stay and found_inf is 1, and so after all that follow, until the
+//                      host sees it. It sets late to 0, runs the first of these steps again,
+//                      which now counts as skipped, and then those behind it; after one that is
+//                      finite it may set late to 1 again
 //
 // Helpers, from bpc_cuda.h and what it includes:
 //
@@ -108,7 +110,9 @@
 //   bpc_gemm                    one block makes a tile of 64 x 64 sums, each one chain of fused
 //                               multiply-adds over ascending k, and each thread hands its sums
 //                               (bpc_thread_n of a row at a time) to the function at the end of
-//                               its arguments; what of a tile lies beyond m or n is left out
+//                               its arguments; what of a tile lies beyond m or n is left out.
+//                               Blocks take the tiles of the first 64 rows, from left to right,
+//                               then those of the next
 //   bpc_find_part               the row of the table whose blocks include this one
 //   bpc_last_block              true in all threads of the block that draws the last ticket:
 //                               what all other blocks wrote is then visible to it (fences), and
@@ -947,12 +951,11 @@ static __device__ void update_control(
   // 1 if that is so, or was so before while the host reads late: no update is made, specs/digits_mlp.yaml:30
   const int64_t nonfinite = (control_late && control_found_inf ? 1 : nonfinite_now);
   bpc_store(nonfinite_out, 0, nonfinite);
-  // 1 if the step will be run again: its number and the loss scale stay, too, specs/digits_mlp.yaml:30
+  // 1 if the step will be run again, so that it does not count, specs/digits_mlp.yaml:30
   const int64_t held = (control_late ? nonfinite : 0);
-  // what clipping leaves of every gradient: the limit over their norm, at most 1, specs/digits_mlp.yaml:30
+  // what clipping leaves of every gradient: limit / norm, at most 1, specs/digits_mlp.yaml:30
   const double factor_share = bpc_min(1.0, 1.0 / norm);
-  // multiplies each kept gradient: takes the scale out, and clips if there is a limit,
-  //   specs/digits_mlp.yaml:30
+  // what each kept gradient is multiplied by, specs/digits_mlp.yaml:30
   const float factor = float(unscale * factor_share);
   bpc_store(factor_out, 0, factor);
   const int64_t update_number = control_updates + 1;  // counted from 1, specs/digits_mlp.yaml:30
@@ -980,7 +983,7 @@ static __device__ void update_control(
 // norm_and_control
 //   every block runs norm_chunks; the block that finishes last goes on:
 //   then   update_control (one thread)
-//   of norm_chunks, the first of 6 that it serves:
+//   of the last block and the first of 6 norm_chunks:
 //   reads  grad.linear1.weight f32[64, 256], control.divisor f64[], control.weight f64[],
 //          control.scale f64[], control.loss f64[], control.found_inf i64[], control.late i64[],
 //          control.updates i64[], control.base_lr f64[], control.warmup f64[], control.window i64[]

@@ -339,11 +339,9 @@ static void update_control_2(char* arena, const int64_t* offsets, int64_t rows, 
   //   specs/worked/neuron.yaml:24
   const int64_t nonfinite = (control_late && control_found_inf ? 1 : nonfinite_now);
   bpc_store(nonfinite_out, 0, nonfinite);
-  // 1 if the step will be run again: its number and the loss scale stay, too, specs/worked/neuron.yaml:24
+  // 1 if the step will be run again, so that it does not count, specs/worked/neuron.yaml:24
   const int64_t held = (control_late ? nonfinite : 0);
-  // multiplies each kept gradient: takes the scale out, and clips if there is a limit,
-  //   specs/worked/neuron.yaml:24
-  const double factor = unscale;
+  const double factor = unscale;  // what each kept gradient is multiplied by, specs/worked/neuron.yaml:24
   const int64_t update_number = control_updates + 1;  // counted from 1, specs/worked/neuron.yaml:24
   // learning rate of this update, specs/worked/neuron.yaml:24
   const double lr = control_base_lr * bpc_min(1.0, double(update_number) / bpc_max(control_warmup, 1.0));
