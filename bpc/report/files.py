@@ -22,19 +22,23 @@ def write_text(path: Path, text: str) -> Path:
         raise IsADirectoryError(EISDIR, os.strerror(EISDIR), str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+        _write_beside(path, text.encode("utf-8", "backslashreplace"))
     except OSError as error:  # people know nothing of the file beside it
         raise OSError(error.errno, error.strerror, str(path)) from error
+    return path
+
+
+def _write_beside(path: Path, data: bytes) -> None:
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     scratch = Path(name)
     try:
         with os.fdopen(handle, "wb") as stream:
-            stream.write(text.encode("utf-8", "backslashreplace"))
+            stream.write(data)
         scratch.chmod(0o644 & ~_umask())
         os.replace(scratch, path)
-    except BaseException:
+    except BaseException:  # of whatever kind: nothing half written stays
         scratch.unlink(missing_ok=True)
         raise
-    return path
 
 
 def to_json(data: Any) -> str:

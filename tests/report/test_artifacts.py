@@ -209,8 +209,9 @@ def test_a_file_appears_whole_or_not_at_all(
         raise OSError(errno.ENOSPC, "planted")
 
     monkeypatch.setattr("os.replace", refuse)
-    with pytest.raises(OSError, match="planted"):
+    with pytest.raises(OSError, match="planted") as caught:
         write_text(file, "new\n")
+    assert caught.value.filename == str(file), "not the scratch file, and not nothing"
     assert file.read_text(encoding="utf-8") == "old\n"
     assert list(file.parent.iterdir()) == [file]
 
