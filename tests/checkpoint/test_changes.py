@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ import pytest
 from nets import SMALL, STEPS, compile_small, contents_of, stop_at, train_straight, write_spec
 
 from bpc import continued
-from bpc.cli.main import main
 from bpc.errors import SpecError, UsageError
 from bpc.train.faults import CheckpointError
 from bpc.train.lock import FolderLock, is_locked
@@ -27,7 +25,6 @@ from bpc.train.lock import FolderLock, is_locked
 LAST = f"checkpoints/step-{STEPS:06d}"
 ROOT = Path(__file__).resolve().parents[2]
 
-Outcome = tuple[int, str, str]
 
 
 @pytest.fixture
@@ -36,16 +33,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     stop_at(compile_small(write_spec(Path())), Path("run"), 5)
     return Path("run")
-
-
-@pytest.fixture
-def bpc(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
-    def call(*words: str) -> Outcome:
-        code = main(words)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
 
 
 def test_a_changed_spec_is_refused_with_every_difference(run: Path, bpc: Any) -> None:

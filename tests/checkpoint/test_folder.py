@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +12,8 @@ import pytest
 from nets import SMALL, FailingFiles, compile_small, write_spec
 
 from bpc import api, continued
-from bpc.cli.main import main
 from bpc.train.faults import CheckpointError
 from bpc.train.run_folder import RunFolder
-
-Outcome = tuple[int, str, str]
-
-
-@pytest.fixture
-def bpc(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
-    def call(*words: str) -> Outcome:
-        code = main(words)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 from nets import compile_small, write_spec
 
 from bpc.train.faults import CheckpointError
@@ -52,13 +53,12 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 def test_the_format_is_that_of_safetensors(tmp_path: Path) -> None:
-    """Against the package that the format comes from, where it is installed."""
-    numpy = pytest.importorskip("safetensors.numpy")
+    """Against the package that the format comes from."""
     arrays = {"w": np.ones((2, 3), np.float32), "v": np.arange(4, dtype=np.float64)}
     write_new(Files(), tmp_path / "ours", encode_tensors(arrays))
-    theirs = numpy.load_file(tmp_path / "ours")
+    theirs = safetensors.numpy.load_file(tmp_path / "ours")
     assert all((theirs[name] == array).all() for name, array in arrays.items())
-    numpy.save_file(arrays, tmp_path / "theirs", metadata={"format": "np"})
+    safetensors.numpy.save_file(arrays, tmp_path / "theirs", metadata={"format": "np"})
     found = read_tensors(tmp_path / "theirs")
     assert all((found[name] == array).all() for name, array in arrays.items())
 
